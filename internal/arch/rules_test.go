@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package arch
+
+const module = "github.com/warmwire/warmwire"
+
+const (
+	maxFunctionLines = 80
+	maxFileLines     = 800
+)
+
+// A rules value is what one tree is checked against.
+type rules struct {
+	// packages is the import table: for each package (a pattern ending in /...
+	// covers what is below it), the packages of ours that it may import, with
+	// the reason. A package without an entry is a fault: its place in the house
+	// is decided here first. The most exact entry counts.
+	packages map[string]map[string]string
+	// tests may be imported by every _test.go file in addition.
+	tests map[string]string
+	// libraries names the only packages that may know an outside library.
+	libraries map[string]library
+	// silent packages never log: they return errors and keep counters.
+	silent map[string]string
+	// ambient packages, besides those named main, may use flags, the
+	// environment and os.Exit.
+	ambient map[string]string
+	// inits and sleeps are files that may have an init function, or a test
+	// that waits on the real clock.
+	inits, sleeps map[string]string
+}
+
+// A library is an outside module that few packages may know.
+type library struct {
+	only   []string // package patterns
+	reason string
+}
+
+// nothing is the table entry of a package that imports nothing of ours.
+var nothing = map[string]string{}
+
+// houseRules is the import table of the project, see docs/ARCHITECTURE.md.
+var houseRules = rules{
+	packages: map[string]map[string]string{
+		"cmd/warmwire": {
+			"internal/sidecar": "the one place that builds and runs both halves",
+			"internal/config":  "config check, show, default and schema",
+			"internal/mockapi": "demo runs it",
+			"internal/measure": "demo and measure time calls with it",
+		},
+		"internal/sidecar": {"...": "composition root: sees everything and maps between the packages"},
+
+		"internal/ingress/...": {
+			"internal/ingress/...": "its own parts",
+			"internal/dialect":     "the relay loop shows it a copy of the stream",
+		},
+		"internal/intercept": nothing,
+
+		"transport": {
+			"transport/dial": "its own parts", "transport/pool": "its own parts",
+			"transport/h1": "its own parts", "transport/h2": "its own parts", "transport/h3": "its own parts",
+			"tlspool":   "sessions and trust of its connections",
+			"heartbeat": "advises each connection",
+			"bufferctl": "the buffers of its streams",
+		},
+		"transport/dial": nothing,
+		"transport/h1":   {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection"},
+		"transport/h2":   {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection"},
+		"transport/h3":   {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection"},
+		"transport/pool": {"heartbeat": "learned limits decide when a connection is replaced"},
+		// Layers wrap a RoundTripper and know neither each other nor transport.
+		"transport/qos":   nothing,
+		"transport/retry": nothing,
+		"transport/route": nothing,
+
+		// Leaves take what they need from others as a func.
+		"dnscache":  nothing,
+		"tlspool":   nothing,
+		"bufferctl": nothing,
+		"heartbeat": nothing,
+
+		// sidecar maps between these; none knows another.
+		"internal/config":    nothing,
+		"internal/dialect":   nothing,
+		"internal/metrics":   nothing,
+		"internal/accesslog": nothing,
+		"internal/admin":     nothing,
+
+		// What tests and demonstrations are made with knows nothing of the
+		// product, so that it cannot share the product's mistakes.
+		"internal/mockapi": nothing,
+		"internal/netlab":  nothing,
+		"internal/testenv": nothing,
+		"internal/arch":    nothing,
+		"internal/measure": {
+			"dnscache": "a phase of a call is a lookup",
+			"tlspool":  "a phase of a call is a handshake",
+		},
+		"e2e/...":    {"internal/mockapi": "the upstream of the client matrix"},
+		"bench/...":  {"...": "measures the product from outside and inside"},
+		"deploy/...": {"internal/testenv": "checks need the tools of the platform"},
+	},
+	tests: map[string]string{
+		"internal/testenv": "says what a test needs from the machine",
+		"internal/mockapi": "an upstream that misbehaves on request",
+		"internal/netlab":  "a network that misbehaves on request",
+	},
+	libraries: map[string]library{
+		"github.com/prometheus/client_golang": {[]string{"internal/metrics"}, "the metrics library is known in one place"},
+		"github.com/spf13/cobra":              {[]string{"cmd/..."}, "commands live in cmd"},
+		"go.yaml.in/yaml":                     {[]string{"internal/config"}, "the configuration file is read in one place"},
+	},
+	silent: map[string]string{
+		"dnscache":         "leaf: returns errors and keeps counters",
+		"tlspool":          "leaf: returns errors and keeps counters",
+		"bufferctl":        "leaf: returns errors and keeps counters",
+		"heartbeat":        "leaf: returns errors and keeps counters",
+		"internal/dialect": "an observer is silent, never loud",
+		"internal/config":  "loading returns errors that name file, line and key",
+		"internal/measure": "returns what it measured",
+	},
+	ambient: map[string]string{
+		"internal/testenv": "asks whether this is CI",
+		"e2e/...":          "builds the program and gives child processes their environment",
+	},
+	inits:  map[string]string{},
+	sleeps: map[string]string{},
+}
