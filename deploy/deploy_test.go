@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package deploy checks the files that Warmwire is shipped with, each by a tool
+// of its platform. The Kubernetes manifests have a module of their own for it,
+// in kubernetes/check.
+package deploy
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/warmwire/warmwire/internal/testenv"
+)
+
+// maxExposure is the ceiling for `systemd-analyze security`, on its scale of 0
+// (locked) to 100. What is left is what the program needs: the network, netlink
+// and the host's user ids.
+const maxExposure = "20"
+
+// binary builds the program as it is shipped, once for all tests here.
+var binary = sync.OnceValues(func() (string, error) {
+	if err := os.Setenv("CGO_ENABLED", "0"); err != nil {
+		return "", err
+	}
+	return testenv.Build("..", "cmd/warmwire", "-trimpath")
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if path, err := binary(); err == nil {
+		os.RemoveAll(filepath.Dir(path))
+	}
+	os.Exit(code)
+}
+
+func program(t *testing.T) string {
+	t.Helper()
+	path, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// verifyUnit returns what systemd finds wrong with a unit. /bin/true stands in
+// for the program, which is not installed here.
+func verifyUnit(t *testing.T, analyze, unit string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "warmwire.service")
+	unit = strings.ReplaceAll(unit, "/usr/local/bin/warmwire", "/bin/true")
+	if err := os.WriteFile(path, []byte(unit), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var found strings.Builder
+	for _, args := range [][]string{
+		{"verify", "--man=no", "--generators=no", path},
+		{"security", "--offline=true", "--no-pager", "--threshold=" + maxExposure, path},
+	} {
+		out, err := exec.CommandContext(t.Context(), analyze, args...).CombinedOutput()
+		if err != nil || args[0] == "verify" && len(out) > 0 {
+			found.Write(out)
+		}
+	}
+	return found.String()
+}
+
+func TestUnitIsValidAndHardened(t *testing.T) {
+	analyze := testenv.Need(t, "systemd-analyze")
+	unit := read(t, "systemd/warmwire.service")
+	if found := verifyUnit(t, analyze, unit); found != "" {
+		t.Error(found)
+	}
+	faults := map[string]struct{ old, new, want string }{
+		"misspelt key": {"NoNewPrivileges=", "NoNewPrivilege=", "NoNewPrivilege"},
+		"wrong value":  {"ProtectSystem=strict", "ProtectSystem=strictly", "protect system"},
+		"no program":   {"ExecStart=/usr/local/bin/warmwire run", "ExecStart=/usr/local/bin/none-such run", "none-such"},
+		"not hardened": {"SystemCallFilter=", "#", "exposure level"},
+	}
+	for name, f := range faults {
+		t.Run(name, func(t *testing.T) {
+			broken := strings.ReplaceAll(unit, f.old, f.new)
+			if broken == unit {
+				t.Fatalf("%q is not in the unit", f.old)
+			}
+			if found := verifyUnit(t, analyze, broken); !strings.Contains(found, f.want) {
+				t.Errorf("found %q, want it to say %q", found, f.want)
+			}
+		})
+	}
+}
+
+// TestUnitLeavesTimeToDrain holds the stop time-out against the default drain.
+func TestUnitLeavesTimeToDrain(t *testing.T) {
+	_, rest, ok := strings.Cut(read(t, "systemd/warmwire.service"), "\nTimeoutStopSec=")
+	value, _, _ := strings.Cut(rest, "\n")
+	stop, err := time.ParseDuration(value)
+	if !ok || err != nil {
+		t.Fatalf("TimeoutStopSec=%q: %v", value, err)
+	}
+	out, err := exec.CommandContext(t.Context(), program(t), "config", "default").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var defaults struct {
+		Drain struct{ Wait, Timeout string }
+	}
+	if err := yaml.Unmarshal(out, &defaults); err != nil {
+		t.Fatal(err)
+	}
+	wait, err1 := time.ParseDuration(defaults.Drain.Wait)
+	timeout, err2 := time.ParseDuration(defaults.Drain.Timeout)
+	if err1 != nil || err2 != nil || timeout == 0 || stop <= wait+timeout {
+		t.Errorf("systemd kills after %v, the drain may take %v + %v (%v, %v)", stop, wait, timeout, err1, err2)
+	}
+}
+
+// TestManifestsHoldAValidConfiguration runs the program's own check on the
+// configuration inside each manifest.
+func TestManifestsHoldAValidConfiguration(t *testing.T) {
+	for _, name := range []string{"kubernetes/sidecar.yaml", "kubernetes/job.yaml"} {
+		t.Run(name, func(t *testing.T) {
+			var configMap struct{ Data map[string]string }
+			first, _, _ := strings.Cut(read(t, name), "\n---\n")
+			if err := yaml.Unmarshal([]byte(first), &configMap); err != nil {
+				t.Fatal(err)
+			}
+			text := configMap.Data["warmwire.yaml"]
+			path := filepath.Join(t.TempDir(), "warmwire.yaml")
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil || text == "" {
+				t.Fatalf("configuration %q: %v", text, err)
+			}
+			out, err := exec.CommandContext(t.Context(), program(t), "config", "check", "-c", path).CombinedOutput()
+			if err != nil {
+				t.Errorf("config check: %v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// TestProgramRunsInAnEmptyRoot is what FROM scratch asks for: no library, no
+// shell, no /etc, no /tmp, an unknown user. It is ready there and ends by SIGTERM.
+func TestProgramRunsInAnEmptyRoot(t *testing.T) {
+	testenv.NeedRoot(t)
+	root := t.TempDir()
+	for dir := root; dir != "/"; dir = filepath.Dir(dir) {
+		if strings.HasPrefix(filepath.Base(dir), "Test") || dir == root {
+			if err := os.Chmod(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "warmwire"), []byte(read(t, program(t))), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	run := filepath.Join(root, "run") // what a pod would mount there
+	if err := os.Mkdir(run, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(run, 65532, 65532); err != nil {
+		t.Fatal(err)
+	}
+	const config = "listen: {address: unix:/run/proxy.sock}\nadmin: {address: unix:/run/admin.sock}\n"
+	if err := os.WriteFile(filepath.Join(root, "warmwire.yaml"), []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	caged := func(args ...string) *exec.Cmd {
+		cmd := exec.CommandContext(t.Context(), "/warmwire", args...)
+		cmd.Dir, cmd.Env = "/", []string{}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
+		return cmd
+	}
+	if out, err := caged("version").CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "warmwire ") {
+		t.Fatalf("version: %v\n%s", err, out)
+	}
+
+	server := caged("run", "-c", "/warmwire.yaml")
+	var log strings.Builder
+	server.Stdout, server.Stderr = &log, &log
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Wait() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	waitReady(ctx, t, func() *exec.Cmd { return caged("health", "-c", "/warmwire.yaml") })
+	if err := server.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("ended with %v\n%s", err, log.String())
+		}
+	case <-ctx.Done():
+		t.Error(server.Process.Kill(), "does not end by SIGTERM")
+		<-ended
+	}
+}
+
+// waitReady asks as a probe would, until the answer is yes.
+func waitReady(ctx context.Context, t *testing.T, probe func() *exec.Cmd) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		out, err := probe().CombinedOutput()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not ready: %v\n%s", err, out)
+		case <-tick.C:
+		}
+	}
+}
