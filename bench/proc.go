@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+)
+
+// clockTick is USER_HZ, which Linux fixes at 100 for what it shows to programs.
+const clockTick = 10 * time.Millisecond
+
+// cpuTime is what a process has used, user and system (proc(5), stat fields 14
+// and 15).
+func cpuTime(pid int) (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]) // the name may hold spaces
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
+	}
+	var ticks int64
+	for _, f := range fields[11:13] {
+		n, err := strconv.ParseInt(string(f), 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * clockTick, nil
+}
+
+// rss is the resident memory of a process in bytes.
+func rss(pid int) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0, err
+	}
+	fields := bytes.Fields(text)
+	if len(fields) < 2 {
+		return 0, fmt.Errorf("/proc/%d/statm has %d fields", pid, len(fields))
+	}
+	pages, err := strconv.ParseInt(string(fields[1]), 10, 64)
+	return pages * int64(os.Getpagesize()), err
+}
