@@ -18,7 +18,6 @@ import (
 	"math/big"
 	"net"
 	"net/http"
-	"net/url"
 	"regexp"
 	"sync"
 	"testing"
@@ -233,13 +232,4 @@ type gatedConn struct {
 
 func (c *gatedConn) Write(p []byte) (int, error) {
 	return c.run.pass(context.Background(), p, c.Conn.Write)
-}
-
-func portOf(t *testing.T, origin string) string {
-	t.Helper()
-	u, err := url.Parse(origin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return u.Port()
 }
