@@ -3,11 +3,13 @@
 package mockapi
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -50,6 +52,11 @@ func (w *countingWriter) Write(b []byte) (int, error) {
 // Unwrap lets http.ResponseController find the server's own writer.
 func (w *countingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// Hijack is what a WebSocket upgrade asks for by this name.
+func (w *countingWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return http.NewResponseController(w.ResponseWriter).Hijack()
+}
+
 type countingBody struct {
 	io.ReadCloser
 	n *int64
@@ -78,8 +85,6 @@ func (s *Server) routes() {
 	handle("POST /v1/messages/count_tokens", "anthropic", (*call).countTokens)
 	handle("POST /v1beta/models/{call}", "gemini", (*call).gemini)
 	handle("GET /ws/{service}", "gemini", (*call).live)
-	handle("/echo", "openai", (*call).echo)
-	handle("/echo/", "openai", (*call).echo)
 	handle("GET /bytes", "openai", (*call).bytes)
 	handle("/", "openai", func(c *call) error {
 		return c.fail(http.StatusNotFound, "no such path here: "+c.r.Method+" "+c.r.URL.Path)
@@ -90,9 +95,24 @@ func (s *Server) routes() {
 	})
 }
 
-// Handler is the whole API for use in another server. There goaway does
-// nothing that net/http cannot do, and is refused.
-func (s *Server) Handler() http.Handler { return s.mux }
+// Handler is the whole API for use in another server. There goaway is refused,
+// because it needs a connection of the mock's own.
+func (s *Server) Handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/echo"):
+			// A mux would redirect paths such as /echo//a/../b, which have to arrive as they are.
+			s.serve(w, r, "openai", (*call).echo)
+			return
+		case strings.HasPrefix(r.URL.Path, "//"):
+			// Google's client puts two slashes before the path of a Live session.
+			u, copied := *r.URL, *r
+			u.Path, u.RawPath = "/"+strings.TrimLeft(u.Path, "/"), ""
+			copied.URL, r = &u, &copied
+		}
+		s.mux.ServeHTTP(w, r)
+	})
+}
 
 // serve counts the request, applies what the header asks for, and runs f.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, api string, f func(*call) error) {
@@ -108,19 +128,21 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, api string, f fun
 	var in int64
 	r.Body = countingBody{r.Body, &in}
 	out := &countingWriter{ResponseWriter: w}
-	noticed := make(chan struct{})
-	stop := context.AfterFunc(r.Context(), func() {
-		defer close(noticed)
+	notice := func() {
 		if s.ctx.Err() == nil {
 			event := event
 			event.Kind = Cancelled
 			s.stats.update(func(n *Stats) { n.Cancelled++ })
 			s.stats.tell(event)
 		}
-	})
+	}
+	noticed := make(chan struct{})
+	stop := context.AfterFunc(r.Context(), func() { defer close(noticed); notice() })
 	defer func() { // also when the handler breaks off
 		if !stop() {
 			<-noticed
+		} else if r.Context().Err() != nil {
+			notice() // the handler saw the end of the context before the function above
 		}
 		s.stats.update(func(n *Stats) { n.Finished++; n.InFlight--; n.BytesIn += in; n.BytesOut += out.n })
 		event.Kind = Finished

@@ -67,7 +67,7 @@ func (c *call) chatStream(st *stream, text *content, chunk func(delta obj, finis
 		return err
 	}
 	for i := range c.o.Tokens {
-		if err := firstError(st.token(i)); err != nil {
+		if err := st.token(i); err != nil {
 			return err
 		}
 		if err := chunk(obj{"content": text.token()}, nil); err != nil {

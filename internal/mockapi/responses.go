@@ -129,11 +129,11 @@ func (r *response) cancel(now time.Time) {
 
 // send streams the events after a sequence number, each when it is due.
 func (r *response) send(st *stream, after int) error {
-	for i := range r.events {
+	if st.over != nil {
+		return st.over
+	}
+	for i := max(0, after+1); i < len(r.events); i++ {
 		e := &r.events[i]
-		if i <= after {
-			continue
-		}
 		if sleep(st.c.r.Context(), time.Until(r.created.Add(e.due))) != nil {
 			return errAbort
 		}

@@ -19,6 +19,7 @@ type stream struct {
 	ctl  *http.ResponseController
 	n    int    // events sent
 	fail []byte // what error=N sends, in the stream's own form
+	over error  // what a fault right after the head has to say
 }
 
 // open sends the head. fail is what error=N sends.
@@ -44,7 +45,11 @@ func (c *call) open(contentType string, length int, fail []byte) (*stream, error
 		h.Set("Trailer", "Mock-Trailer")
 	}
 	c.w.WriteHeader(http.StatusOK)
-	return st, st.flush()
+	if err := st.flush(); err != nil {
+		return st, err
+	}
+	st.over = st.faults()
+	return st, nil
 }
 
 func (st *stream) flush() error {
@@ -91,14 +96,14 @@ func (st *stream) faults() error {
 
 // raw sends one event as it is.
 func (st *stream) raw(b []byte) error {
-	if err := st.faults(); err != nil {
-		return err
+	if st.over != nil {
+		return st.over
 	}
 	if err := st.write(b); err != nil {
 		return err
 	}
 	st.n++
-	return nil
+	return st.faults()
 }
 
 func (st *stream) write(b []byte) error {
@@ -136,6 +141,9 @@ func sseEvent(o *Options, name string, data []byte) []byte {
 
 // token waits until token i is due.
 func (st *stream) token(i int) error {
+	if st.over != nil {
+		return st.over
+	}
 	wait := st.c.o.Gap
 	if i == 0 {
 		wait = st.c.o.TTFT
@@ -150,7 +158,7 @@ func (st *stream) token(i int) error {
 // returned.
 func (st *stream) end(err error) error {
 	if err == nil {
-		err = st.faults()
+		err = st.over
 	}
 	if err != nil && !errors.Is(err, errStopped) {
 		return err

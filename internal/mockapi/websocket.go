@@ -96,11 +96,16 @@ func (k *socket) faults() error {
 }
 
 func (k *socket) frame(kind int, b []byte) error {
-	if err := k.faults(); err != nil {
+	if k.n == 0 {
+		if err := k.faults(); err != nil {
+			return err
+		}
+	}
+	if err := k.conn.WriteMessage(kind, b); err != nil {
 		return err
 	}
 	k.n++
-	return k.conn.WriteMessage(kind, b)
+	return k.faults()
 }
 
 func (k *socket) json(v any) error { return k.frame(websocket.TextMessage, mustJSON(v)) }
