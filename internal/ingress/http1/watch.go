@@ -57,12 +57,8 @@ func (c *conn) watch() {
 		}
 		switch err := c.fill(); {
 		case err == nil, err == errKicked, err == errFull:
-		case isTimeout(err): // of the wait before this request
-			c.mu.Lock()
-			if c.cur != nil {
-				c.setDeadlineLocked(time.Time{})
-			}
-			c.mu.Unlock()
+		case isTimeout(err):
+			c.timedOut()
 		case err == io.EOF:
 			c.finished(true)
 		case err == errHangup:
@@ -70,6 +66,24 @@ func (c *conn) watch() {
 		default:
 			c.leave()
 		}
+	}
+}
+
+// timedOut handles a deadline that passed while a request runs: that of the wait
+// before it, or of a look at a peer that has filled every buffer.
+func (c *conn) timedOut() {
+	c.mu.Lock()
+	running := c.cur != nil
+	full := c.roomLocked() == 0
+	if running {
+		c.setDeadlineLocked(time.Time{})
+	}
+	c.mu.Unlock()
+	if !running || !full {
+		return
+	}
+	if left, known := c.srv.cfg.Left(c.nc); left && known {
+		c.leave()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -89,6 +90,8 @@ func (c *conn) parkLocked(fd uintptr) bool {
 		return true
 	}
 	c.parked = true
+	// Behind a closed window no FIN arrives: look at the peer itself meanwhile.
+	c.setDeadlineLocked(time.Now().Add(leftPoll))
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	if n, err := unix.Poll(p, 0); n <= 0 || err != nil {
 		return false
