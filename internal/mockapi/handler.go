@@ -34,7 +34,6 @@ type call struct {
 	calm bool   // first=K is used up
 	body []byte // set by readJSON
 	api  string // whose error bodies to use
-	out  *stream
 }
 
 // countingWriter counts the body bytes that were written.

@@ -110,6 +110,7 @@ func TestSlowUpload(t *testing.T) {
 		if took := time.Since(start).Round(time.Millisecond); took != 10*time.Second || !strings.Contains(string(b), `"size":10240`) {
 			t.Errorf("took %v, want 10s: %s", took, b)
 		}
+		synctest.Wait() // the bytes are counted when the handler has returned
 		if got := s.Stats().BytesIn; got != 10<<10 {
 			t.Errorf("counted %d bytes, want %d", got, 10<<10)
 		}
