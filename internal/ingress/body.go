@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+)
+
+// An uploadBody streams the app's request body to the way out. It never holds
+// a copy: what the upstream does not take stays in the app's connection.
+type uploadBody struct {
+	r         *http.Request // of the app
+	limit     int64         // bytes; 0 = none
+	read      atomic.Int64
+	continued func()  // asks the app for the body (100 Continue), once
+	fail      func(error) // cancels the round trip with a cause
+	trailer   http.Header // of the outgoing request: announced names
+	once      sync.Once
+	lost      atomic.Int32 // trailer fields that could not be sent
+}
+
+func (b *uploadBody) Read(p []byte) (int, error) {
+	b.once.Do(b.continued)
+	n, err := b.r.Body.Read(p)
+	total := b.read.Add(int64(n))
+	if b.limit > 0 && total > b.limit {
+		b.fail(errBodyLimit)
+		return 0, errBodyLimit
+	}
+	switch {
+	case err == io.EOF:
+		b.copyTrailer()
+	case err != nil && !errors.Is(err, http.ErrBodyReadAfterClose):
+		err = errors.Join(errUploadCut, err)
+		b.fail(errUploadCut)
+	}
+	return n, err
+}
+
+// Close is the way out's, which may close the body of a request that was
+// answered early. The app's body is the server's to close.
+func (b *uploadBody) Close() error { return nil }
+
+// copyTrailer fills the announced trailers of the outgoing request; a field that
+// was not announced cannot be sent any more and is counted. Trailers never
+// become header fields (RFC 9110 §6.5.1).
+func (b *uploadBody) copyTrailer() {
+	for name, values := range b.r.Trailer {
+		if len(values) == 0 {
+			continue
+		}
+		if _, announced := b.trailer[name]; announced {
+			b.trailer[name] = values
+		} else {
+			b.lost.Add(1)
+		}
+	}
+}
+
+// announcedTrailer returns the map the way out needs before the body is read.
+func announcedTrailer(r *http.Request) http.Header {
+	var t http.Header
+	for name := range r.Trailer {
+		if trailerForbidden(name) {
+			continue
+		}
+		if t == nil {
+			t = make(http.Header)
+		}
+		t[name] = nil
+	}
+	return t
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/warmwire/warmwire/internal/dialect"
+)
+
+// ServeHTTP handles one request of either protocol, in the order in which it
+// may be refused: loops first, then what a web page could send, then who asks.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	t := s.table.Load()
+	e := &exchange{s: s, t: t, w: w, rc: http.NewResponseController(w), r: r}
+	e.heads = heads{w: w, http2: r.ProtoMajor == 2, expects: r.Header.Get("Expect") != ""}
+	e.rec = &Record{
+		ID: s.ids.Add(1), Start: time.Now(), AppProto: r.Proto, Method: r.Method,
+		AppRetries: appRetries(r.Header), TraceID: traceID(r.Header), InputTokens: -1, OutputTokens: -1,
+	}
+	defer s.done(e.rec)
+	defer func() {
+		if e.body != nil {
+			e.rec.BytesIn = e.body.read.Load()
+			e.rec.TrailersLost += int(e.body.lost.Load())
+		}
+	}()
+	if r.Method == http.MethodConnect {
+		s.serveConnect(t, e)
+		return
+	}
+	s.serveRequest(t, e)
+}
+
+func (s *Server) serveConnect(t *Table, e *exchange) {
+	e.rec.Mode = ModeTunnel
+	authority, ref := t.routeConnect(e.r)
+	if ref == nil {
+		ref = t.authorize(e.r, nil, ModeTunnel)
+	}
+	if ref != nil {
+		s.refuse(e, ref)
+		return
+	}
+	s.open(ModeTunnel, 1)
+	defer s.open(ModeTunnel, -1)
+	e.tunnel(authority)
+}
+
+func (s *Server) serveRequest(t *Table, e *exchange) {
+	rt, ref := t.route(e.r)
+	if ref == nil && s.looped(e.r) {
+		ref = &refusal{http.StatusLoopDetected, "loop_detected",
+			"this request has come through this Warmwire before: an upstream or proxy points back at it", rt.mode}
+	}
+	if ref == nil && rt.mode != ModeForward {
+		ref = t.guard(e.r, rt.mode)
+	}
+	if ref == nil {
+		ref = t.authorize(e.r, rt.upstream, rt.mode)
+	}
+	if ref == nil && isWebSocketUpgrade(e.r) {
+		rt.mode, ref = ModeWebSocket, checkHandshake(e.r)
+	}
+	e.rt, e.rec.Mode = rt, rt.mode
+	if rt.upstream != nil {
+		e.rec.Upstream = rt.upstream.Name
+	}
+	if ref != nil {
+		s.refuse(e, ref)
+		return
+	}
+	s.open(rt.mode, 1)
+	defer s.open(rt.mode, -1)
+	e.relay()
+}
+
+// refuse answers a request that is not forwarded.
+func (s *Server) refuse(e *exchange, ref *refusal) {
+	e.rec.Mode, e.rec.Outcome, e.rec.Cause, e.rec.Status = ref.mode, OutcomeRefused, ref.code, ref.status
+	if s.cfg.Hooks.Refused != nil {
+		s.cfg.Hooks.Refused(ref.code)
+	}
+	kind := dialect.None
+	if e.rt.upstream != nil {
+		kind = e.rt.upstream.Dialect
+	}
+	proxy := "http_request_denied"
+	if ref.code == "loop_detected" {
+		proxy = "proxy_loop_detected"
+	}
+	s.fail(e.w, e.r, kind, failure{status: ref.status, code: ref.code, proxy: proxy, message: ref.message, outcome: OutcomeRefused})
+}
+
+func (s *Server) open(m Mode, delta int) {
+	if s.cfg.Hooks.StreamOpen != nil {
+		s.cfg.Hooks.StreamOpen(delta, m)
+	}
+}
+
+// done hands the record out, also when the handler panics to cut its stream.
+func (s *Server) done(rec *Record) {
+	rec.Duration = time.Since(rec.Start)
+	if s.cfg.Hooks.RequestDone != nil {
+		s.cfg.Hooks.RequestDone(rec)
+	}
+}

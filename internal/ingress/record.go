@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress
+
+import "time"
+
+// A Mode is the way a request came in.
+type Mode string
+
+// The ways in. They are also metric labels.
+const (
+	ModeBaseURL   Mode = "base_url"
+	ModeHost      Mode = "host"
+	ModeForward   Mode = "forward" // absolute form
+	ModeTunnel    Mode = "tunnel"  // CONNECT
+	ModeWebSocket Mode = "websocket"
+)
+
+// An Outcome says how a request ended, and who ended it if it was cut.
+type Outcome string
+
+// The outcomes. They are also metric labels.
+const (
+	OutcomeOK            Outcome = "ok"             // the upstream's whole answer reached the app
+	OutcomeUpstreamError Outcome = "upstream_error" // no answer: the app got an error of ours
+	OutcomeRefused       Outcome = "refused"        // we did not forward the request
+	OutcomeCutUpstream   Outcome = "cut_upstream"   // the upstream broke off inside its answer
+	OutcomeCutApp        Outcome = "cut_app"        // the app left
+	OutcomeCutWarmwire   Outcome = "cut_warmwire"   // a limit of ours or a shutdown
+)
+
+// Causes of interruptions that ingress itself tells apart; errors of the way
+// out bring their own code.
+const (
+	CauseAppLeft          = "app_left"
+	CauseTruncated        = "upstream_truncated"
+	CauseReset            = "upstream_reset"
+	CauseIdle             = "idle_timeout"
+	CauseFirstToken       = "first_token_timeout"
+	CauseTotal            = "total_timeout"
+	CauseDrain            = "warmwire_drain"
+	CauseMissingTerminal  = "missing_terminal"
+	CauseErrorEvent       = "error_event"
+	CauseBodyTooLarge     = "request_body_too_large"
+	CauseInternal         = "internal_error"
+	CauseAppUploadBroken  = "app_upload_truncated"
+	CauseWebSocketDropped = "websocket_dropped"
+)
+
+// Phases are the stages of a request before its answer begins; a zero stage did
+// not happen (a reused connection has no dns, connect or tls).
+type Phases struct {
+	DNS, Connect, TLS, Send, Wait time.Duration
+}
+
+// A Record describes one finished request. It holds nothing that could carry a
+// secret: no path, header value or body.
+type Record struct {
+	ID            uint64
+	Start         time.Time
+	Duration      time.Duration
+	Upstream      string // its name; "" for a host that is no upstream
+	Mode          Mode
+	AppProto      string // HTTP/1.0, HTTP/1.1 or HTTP/2.0
+	UpstreamProto string
+	Method        string
+	Status        int // 0 = no head was sent
+	Outcome       Outcome
+	Cause         string
+	BytesIn       int64 // body bytes from the app
+	BytesOut      int64 // body bytes to the app
+	Phases        Phases
+	Reused        bool
+	TTFT          time.Duration // 0 = no token seen
+	PerChunk      time.Duration // (last-first)/(chunks-1); 0 = fewer than two chunks
+	Chunks        int
+	Stream        bool
+	InputTokens   int64 // -1 = unknown
+	OutputTokens  int64
+	AppRetries    int    // what the SDK says it has tried before
+	TraceID       string // from the app's own traceparent
+	TrailersLost  int
+}
+
+// Hooks are told what happens; nil ones are skipped. They are called from the
+// request's own goroutine and must not block.
+type Hooks struct {
+	RequestDone  func(*Record)
+	StreamOpen   func(delta int, m Mode) // requests, tunnels and WebSockets that run
+	ConnOpen     func(delta int)
+	Malformed    func(status int, code string)
+	Refused      func(reason string)
+	AcceptFailed func(err error, pause time.Duration)
+	Panicked     func(v any, stack []byte)
+}

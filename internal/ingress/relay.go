@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/warmwire/warmwire/internal/dialect"
+	"github.com/warmwire/warmwire/internal/ingress/http1"
+)
+
+// relayBufferBytes is what one read of an upstream response can carry: a TLS
+// record (16 KiB), so that no record is split over two writes.
+const relayBufferBytes = 16 << 10
+
+// An exchange is one request on its way: what came in, where it goes, and what
+// became of it.
+type exchange struct {
+	s     *Server
+	t     *Table
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	r     *http.Request
+	rt    route
+	rec   *Record
+	ctx   context.Context // of the upstream request; its cause says who ended it
+	stop  context.CancelCauseFunc
+	dog   *watchdog
+	sw    stopwatch
+	heads heads
+	body  *uploadBody // nil: no body
+	watch *dialect.Watcher
+}
+
+// relay forwards the request of e and streams the answer back. It ends with the
+// record filled; a cut response panics with http.ErrAbortHandler, which is how a
+// handler tells its server to break the stream visibly.
+func (e *exchange) relay() {
+	ctx, cancel := context.WithCancelCause(e.r.Context())
+	e.ctx, e.stop = ctx, cancel
+	defer cancel(nil)
+	defer e.s.running.add(cancel)()
+	limits := e.limits()
+	e.dog = startWatchdog(limits, cancel)
+	defer e.dog.stop()
+
+	out, f := e.outgoing()
+	if f != nil {
+		e.fail(*f)
+		return
+	}
+	resp, err := e.transport().RoundTrip(out)
+	e.heads.finish() // before any write of the final head
+	e.rec.Phases, e.rec.Reused = e.sw.stop()
+	e.rec.TrailersLost += e.lostTrailers()
+	if err != nil {
+		e.fail(classify(ctx, err))
+		return
+	}
+	defer resp.Body.Close()
+	e.rec.UpstreamProto = resp.Proto
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		e.switchProtocols(resp)
+		return
+	}
+	e.respond(resp, limits)
+}
+
+// limits returns the limits that apply: those of the upstream, or for other
+// hosts just the idle one.
+func (e *exchange) limits() *Upstream {
+	if e.rt.upstream != nil {
+		return e.rt.upstream
+	}
+	return &Upstream{Idle: e.t.Forward.Idle, Dialect: dialect.None}
+}
+
+func (e *exchange) transport() http.RoundTripper {
+	if e.rt.upstream != nil {
+		return e.rt.upstream.Transport
+	}
+	return e.t.Forward.Transport
+}
+
+// outgoing builds the upstream request. RequestURI carries the raw target, for
+// the way out to send octet for octet.
+func (e *exchange) outgoing() (*http.Request, *failure) {
+	r := e.r
+	if e.t.MaxBody > 0 && r.ContentLength > e.t.MaxBody {
+		f := bodyTooLarge(false) // before any 100: RFC 9110 §10.1.1
+		return nil, &f
+	}
+	if r.ProtoAtLeast(1, 1) { // never to HTTP/1.0 (RFC 9110 §15.2)
+		e.sw.interim = e.heads.interim
+	}
+	out := (&http.Request{
+		Method:     r.Method,
+		URL:        &url.URL{Scheme: e.rt.scheme, Host: e.rt.host},
+		RequestURI: e.rt.target,
+		Host:       e.rt.host,
+		Proto:      "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header:        e.s.requestHeader(e.t, r, e.rt),
+		Body:          http.NoBody,
+		ContentLength: r.ContentLength,
+	}).WithContext(httptrace.WithClientTrace(e.ctx, e.sw.trace()))
+	if e.rec.Mode == ModeWebSocket {
+		out.Header["Connection"], out.Header["Upgrade"] = []string{"Upgrade"}, []string{"websocket"}
+		out.ContentLength = 0
+		return out, nil
+	}
+	if r.ContentLength != 0 {
+		out.Trailer = announcedTrailer(r)
+		e.body = &uploadBody{r: r, limit: e.t.MaxBody, continued: e.heads.askForBody, fail: e.stop, trailer: out.Trailer}
+		out.Body = e.body
+	}
+	return out, nil
+}
+
+
+// respond streams the upstream's answer to the app: the head at once, then each
+// read before the next one blocks, whatever the media type.
+func (e *exchange) respond(resp *http.Response, u *Upstream) {
+	kind := u.Dialect
+	e.watch = dialect.NewWatcher(kind, e.r.Method, e.rt.path, resp.StatusCode, resp.Header)
+	h := e.w.Header()
+	clear(h)
+	copyResponseHeader(h, resp.Header)
+	if e.rec.Mode == ModeForward && e.t.Via {
+		h["Via"] = append(h["Via"], strings.TrimPrefix(resp.Proto, "HTTP/")+" "+e.s.pseudonym)
+	}
+	trailers := e.announceTrailers(resp)
+	e.rec.Status = resp.StatusCode
+	e.w.WriteHeader(resp.StatusCode)
+	if err := e.rc.Flush(); err != nil && e.ctx.Err() == nil {
+		e.stop(http1.ErrClientLeft) // the app's connection broke under the head
+	}
+	err := e.stream(resp.Body, u)
+	e.report()
+	if err != nil {
+		e.cut(err, resp, u)
+		return
+	}
+	e.rec.Outcome = OutcomeOK
+	rep := e.watch.Report()
+	switch {
+	case rep.ErrorEvent:
+		e.rec.Cause = CauseErrorEvent
+	case rep.ExpectsTerminal && !rep.TerminalSeen:
+		e.rec.Cause = CauseMissingTerminal
+	}
+	if trailers {
+		e.sendTrailers(resp)
+	} else {
+		e.rec.TrailersLost += len(resp.Trailer)
+	}
+}
+
+// stream is the loop that every token passes. An error that is not nil says that
+// the answer did not reach its end.
+func (e *exchange) stream(body io.Reader, u *Upstream) error {
+	buf := e.s.buffers.Get().(*[relayBufferBytes]byte)
+	defer e.s.buffers.Put(buf)
+	now := time.Now()
+	e.dog.body(u.Idle, now)
+	token := u.FirstToken > 0
+	flush := e.r.ProtoMajor == 2 // http1 sends each Write by itself
+	for {
+		n, err := body.Read(buf[:])
+		if n > 0 {
+			e.dog.serve()
+			now = time.Now()
+			e.watch.Observe(buf[:n], now)
+			if token && !e.watch.Report().FirstToken.IsZero() {
+				e.dog.firstToken()
+				token = false
+			}
+			m, werr := e.w.Write(buf[:n])
+			e.rec.BytesOut += int64(m)
+			if werr == nil && flush {
+				werr = e.rc.Flush()
+			}
+			if werr != nil {
+				e.stop(http1.ErrClientLeft)
+				return werr
+			}
+			e.dog.wait(time.Now())
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// cut breaks the app's stream visibly after a broken answer: no last chunk, or
+// RST_STREAM (RFC 9112 §8, RFC 9113 §8.1.1), never a clean end.
+func (e *exchange) cut(err error, resp *http.Response, u *Upstream) {
+	e.rec.Outcome, e.rec.Cause = cutCause(e.ctx, err)
+	if u.ErrorEvent && e.rec.Outcome != OutcomeCutApp && resp.ContentLength < 0 &&
+		resp.Header.Get("Content-Encoding") == "" && e.watch.AtBoundary() {
+		event := dialect.ErrorEvent(u.Dialect, e.rt.path, e.rec.Cause, "Warmwire: the stream was cut ("+e.rec.Cause+")")
+		if n, werr := e.w.Write(event); werr == nil {
+			e.rec.BytesOut += int64(n)
+			_ = e.rc.Flush() // the cut that follows is what counts
+		}
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// fail answers with an error of ours, unless the app has left: then there is
+// nobody to answer, and the stream is just broken off.
+func (e *exchange) fail(f failure) {
+	e.rec.Outcome, e.rec.Cause, e.rec.Status = f.outcome, f.cause, f.status
+	if f.cause == CauseAppLeft {
+		e.rec.Status = 0
+		panic(http.ErrAbortHandler)
+	}
+	kind := dialect.None
+	if e.rt.upstream != nil {
+		kind = e.rt.upstream.Dialect
+	}
+	e.s.fail(e.w, e.r, kind, f)
+}
+
+// report closes the observer and moves what it saw into the record.
+func (e *exchange) report() {
+	e.watch.End(time.Now())
+	rep := e.watch.Report()
+	e.rec.Stream, e.rec.Chunks = rep.Stream, rep.Chunks
+	e.rec.InputTokens, e.rec.OutputTokens = rep.InputTokens, rep.OutputTokens
+	if !rep.FirstToken.IsZero() {
+		e.rec.TTFT = rep.FirstToken.Sub(e.rec.Start)
+		if rep.Chunks > 1 {
+			e.rec.PerChunk = rep.LastToken.Sub(rep.FirstToken) / time.Duration(rep.Chunks-1)
+		}
+	}
+}
+
+// announceTrailers decides whether trailers can be carried, and announces those
+// the upstream announced. With Content-Length framing HTTP/1.1 has no place for
+// them: an app that said TE: trailers gets chunked coding instead (RFC 9110
+// §6.5.1, RFC 9112 §7.1.2).
+func (e *exchange) announceTrailers(resp *http.Response) bool {
+	if !e.r.ProtoAtLeast(1, 1) || e.r.Method == http.MethodHead {
+		return false
+	}
+	h := e.w.Header()
+	if e.r.ProtoMajor == 1 && resp.ContentLength >= 0 {
+		if len(resp.Trailer) == 0 || !hasToken(e.r.Header["Te"], "trailers") {
+			return false
+		}
+		delete(h, "Content-Length")
+	}
+	for name := range resp.Trailer {
+		if !trailerForbidden(name) {
+			h["Trailer"] = append(h["Trailer"], name)
+		}
+	}
+	return true
+}
+
+// sendTrailers passes the trailer section on, announced or not.
+func (e *exchange) sendTrailers(resp *http.Response) {
+	h := e.w.Header()
+	for name, values := range resp.Trailer {
+		if trailerForbidden(name) {
+			e.rec.TrailersLost++
+			continue
+		}
+		h[http.TrailerPrefix+name] = values
+	}
+}
+
+// lostTrailers counts request trailers that could not be sent.
+func (e *exchange) lostTrailers() int {
+	if e.body == nil {
+		return 0
+	}
+	return int(e.body.lost.Load())
+}
+
+// appRetries reads how often the SDK says it has tried already.
+func appRetries(h http.Header) int {
+	n, err := strconv.Atoi(h.Get("X-Stainless-Retry-Count"))
+	if err != nil || n < 0 || n > 1000 {
+		return 0
+	}
+	return n
+}
+
+// traceID takes the trace id of a well-formed traceparent; nothing else of it.
+func traceID(h http.Header) string {
+	v := h.Get("Traceparent")
+	if len(v) < 55 || v[2] != '-' || v[35] != '-' {
+		return ""
+	}
+	for _, c := range v[3:35] {
+		if !strings.ContainsRune("0123456789abcdef", c) {
+			return ""
+		}
+	}
+	return v[3:35]
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/warmwire/warmwire/internal/dialect"
+)
+
+// ErrLoop is matched by a dial error that refused one of our own listeners as
+// the target; the app gets 508.
+var ErrLoop = errors.New("the target is this Warmwire itself")
+
+// ErrForbidden is matched by a dial error that refused the target's address by
+// policy, such as a metadata service; the app gets 403.
+var ErrForbidden = errors.New("the target's address is refused")
+
+// DialFunc opens a connection for a tunnel.
+type DialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// An Upstream is one model API.
+type Upstream struct {
+	Name       string
+	URL        *url.URL // scheme, authority and the path put before every target
+	Dialect    dialect.Kind
+	Transport  http.RoundTripper
+	SetHeaders http.Header   // injected credentials and the like; replace the app's own
+	FirstToken time.Duration // request to first token-bearing event; 0 = none
+	Idle       time.Duration // silence of the upstream inside a response; 0 = none
+	Total      time.Duration // request to end; 0 = none
+	ErrorEvent bool          // a cut event stream gets an error event of the dialect first
+
+	loopback bool
+}
+
+// injects says whether the upstream adds credentials, which makes the port
+// worth stealing.
+func (u *Upstream) injects() bool { return len(u.SetHeaders) > 0 }
+
+// Forward says what happens to hosts that are no upstream.
+type Forward struct {
+	Deny      func(host string) bool // nil = none; host without port or brackets
+	DenyAll   bool                   // forward.default: deny
+	Transport http.RoundTripper      // for absolute-form requests
+	Dial      DialFunc               // for CONNECT
+	Idle      time.Duration          // as Upstream.Idle
+}
+
+// A Table is the part of the configuration that a reload replaces. It must not
+// be changed after it was given to a Server.
+type Table struct {
+	Upstreams    []*Upstream
+	Forward      Forward
+	Via          bool
+	Token        string
+	AllowHosts   []string // further names by which apps reach our listener
+	AllowOrigins []string // web origins that may call us: scheme://host[:port]
+	AllowUIDs    []uint32 // users, besides our own, that injected credentials serve
+	MaxBody      int64    // bytes of a request body; 0 = no limit
+
+	byName map[string]*Upstream
+	byHost map[string]*Upstream // host:port, lower case; loopback upstreams are not in it
+	byAddr map[string]*Upstream // host:port, all of them, for the proxy form
+}
+
+// prepare builds the look-up maps and checks what New cannot do without.
+func (t *Table) prepare() error {
+	t.byName = make(map[string]*Upstream, len(t.Upstreams))
+	t.byHost = make(map[string]*Upstream, len(t.Upstreams))
+	t.byAddr = make(map[string]*Upstream, len(t.Upstreams))
+	for _, u := range t.Upstreams {
+		if u.Transport == nil || u.URL == nil {
+			return fmt.Errorf("ingress: upstream %q has no transport or URL", u.Name)
+		}
+		hp := hostPort(u.URL.Host, u.URL.Scheme)
+		u.loopback = isLoopbackHost(u.URL.Hostname())
+		t.byName[u.Name] = u
+		t.byAddr[hp] = u
+		if !u.loopback {
+			t.byHost[hp] = u
+		}
+	}
+	return nil
+}
+
+// hostPort returns host:port in lower case with the scheme's default port, the
+// form in which authorities are compared.
+func hostPort(authority, scheme string) string {
+	u := url.URL{Host: authority}
+	port := u.Port()
+	if port == "" {
+		port = "443"
+		if scheme == "http" {
+			port = "80"
+		}
+	}
+	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+	return net.JoinHostPort(host, port)
+}
+
+// isLoopbackHost says whether a host names this machine without asking DNS.
+func isLoopbackHost(host string) bool {
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") { // RFC 6761 §6.3
+		return true
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && (a.Unmap().IsLoopback() || a.IsUnspecified())
+}
+
+// hostname is the host of an authority, without port and brackets.
+func hostname(authority string) string { return (&url.URL{Host: authority}).Hostname() }
