@@ -6,6 +6,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"sync"
@@ -206,8 +207,8 @@ func (c *conn) dispatch(n int) bool {
 		c.refuse(refusal, x.req.Method == http.MethodHead)
 		return false
 	}
+	x.body.c = c
 	if f.chunked || f.length > 0 {
-		x.body.c = c
 		x.req.Body = &x.body
 	}
 	if c.r == c.e {
@@ -217,6 +218,10 @@ func (c *conn) dispatch(n int) bool {
 	c.cur = x
 	c.mu.Unlock()
 	go c.run(x) // ends before serve does: watch waits for it
+	// The handler first, here: without this its start waits for a read that
+	// finds nothing, or moves to another processor (BenchmarkRequest: 46 to 42 µs a
+	// request on two).
+	runtime.Gosched()
 	return true
 }
 

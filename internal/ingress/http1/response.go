@@ -162,7 +162,6 @@ func (w *response) EnableFullDuplex() error { return nil }
 
 // SetReadDeadline bounds the waits of the request body's Read.
 func (w *response) SetReadDeadline(t time.Time) error {
-	w.x.body.c = w.c
 	w.x.body.setReadDeadline(t)
 	return nil
 }

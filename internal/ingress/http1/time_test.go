@@ -3,10 +3,12 @@
 package http1
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -182,6 +184,59 @@ func TestDrainClosesIdleAtOnce(t *testing.T) {
 		io.ReadAll(c)
 		if d := time.Since(start); d > 10*time.Millisecond {
 			t.Errorf("closed after %v", d)
+		}
+	})
+}
+
+// countingConn counts the writes to it.
+type countingConn struct {
+	*memConn
+	writes []string
+}
+
+func (c *countingConn) Write(p []byte) (int, error) {
+	c.writes = append(c.writes, string(p))
+	return c.memConn.Write(p)
+}
+
+// Each token is one write, the head goes with the first, and all is written
+// when Write returns.
+func TestOneWriteForEachToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, sc := memPair()
+		c := &countingConn{memConn: sc}
+		s, err := New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for i := range 5 {
+				io.WriteString(w, "data: token\n\n")
+				w.(http.Flusher).Flush()
+				if len(c.writes) != i+1 || !strings.HasSuffix(c.writes[i], "d\r\ndata: token\n\n\r\n") {
+					t.Errorf("after token %d: writes %q", i, c.writes)
+				}
+			}
+		}), Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		send(t, client, get)
+		client.CloseWrite()
+		s.cfg.Left = func(net.Conn) (bool, bool) { return false, true } // a half-close
+		s.ServeConn(t.Context(), c)
+		if len(c.writes) != 6 || c.writes[5] != "0\r\n\r\n" {
+			t.Errorf("writes %q", c.writes)
+		}
+	})
+}
+
+// An answer larger than any buffer arrives whole, in few pieces.
+func TestLargeWrites(t *testing.T) {
+	big := strings.Repeat("0123456789abcdef", 1<<16)
+	inBubble(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, big)
+	}, func(t *testing.T, c *memConn, _ *Server) {
+		send(t, c, get)
+		_, got := readAnswer(t, bufio.NewReader(c), "GET")
+		if got != big {
+			t.Errorf("got %d bytes, want %d", len(got), len(big))
 		}
 	})
 }
