@@ -236,18 +236,23 @@ func (c *checker) ambient(f *ast.File, pkg string) {
 }
 
 // sleeps finds tests that wait on the real clock. Inside a call of
-// synctest.Test or synctest.Run the clock is fake and a sleep costs nothing.
+// synctest.Test, or of a helper in the same file that is such a call, the clock is
+// fake and a sleep costs nothing.
 func (c *checker) sleeps(f *ast.File, name string) {
 	if _, ok := c.rules.sleeps[name]; ok {
 		return
 	}
 	names := importNames(f)
+	helpers := bubbleHelpers(f, names)
 	guards := map[ast.Stmt]bool{} // of a select: <-time.After(d) is a deadline there
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.CommClause:
 			guards[n.Comm] = true
 		case *ast.CallExpr:
+			if id, ok := n.Fun.(*ast.Ident); ok && helpers[id.Name] {
+				return false
+			}
 			switch calls(n, names) {
 			case "testing/synctest.Test":
 				return false
@@ -263,6 +268,25 @@ func (c *checker) sleeps(f *ast.File, name string) {
 		}
 		return true
 	})
+}
+
+// bubbleHelpers are the functions of a file, other than tests, that run what they
+// are given in a bubble.
+func bubbleHelpers(f *ast.File, names map[string]string) map[string]bool {
+	helpers := map[string]bool{}
+	for _, d := range f.Decls {
+		fn, ok := d.(*ast.FuncDecl)
+		if !ok || fn.Recv != nil || strings.HasPrefix(fn.Name.Name, "Test") {
+			continue
+		}
+		ast.Inspect(fn, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok && calls(call, names) == "testing/synctest.Test" {
+				helpers[fn.Name.Name] = true
+			}
+			return true
+		})
+	}
+	return helpers
 }
 
 // calls is the qualified name of the called function, or "".
