@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// An Error says in which phase of a request it failed. Errors of opening a
+// connection come from the dial package, with the same methods.
+type Error struct {
+	In      string // tls, send or wait
+	Kind    string // stable code
+	Limit   string // the setting that passed, if one did
+	Expired bool
+	Sent    bool // a byte of the request may have reached the wire
+	Err     error
+}
+
+func (e *Error) Error() string {
+	if e.Expired && e.Limit != "" {
+		return fmt.Sprintf("%v (limit: %s)", e.Err, e.Limit)
+	}
+	return e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Phase is tls, send or wait.
+func (e *Error) Phase() string { return e.In }
+
+// Code is the stable code of the failure.
+func (e *Error) Code() string { return e.Kind }
+
+// Timeout says whether a limit passed.
+func (e *Error) Timeout() bool { return e.Expired }
+
+// RequestSent says whether a byte of the request may have reached the wire.
+func (e *Error) RequestSent() bool { return e.Sent }
+
+// typed is what errors of this package and of dial have in common.
+type typed interface {
+	error
+	Phase() string
+	Code() string
+	RequestSent() bool
+}
+
+// tlsError names what is wrong with a handshake, in words to act on.
+func tlsError(host string, err error, handshake time.Duration) *Error {
+	e := &Error{In: "tls", Kind: "upstream_tls_failed", Err: fmt.Errorf("TLS handshake with %s: %w", host, err)}
+	var unknown x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var record tls.RecordHeaderError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		e.Kind, e.Expired, e.Limit = "upstream_tls_timeout", true, "timeouts.tls_handshake"
+		e.Err = fmt.Errorf("TLS handshake with %s took longer than %v", host, handshake)
+	case errors.As(err, &unknown):
+		e.Kind = "upstream_tls_untrusted"
+		e.Err = fmt.Errorf("certificate of %s: %w%s; the system's roots and tls.ca_file were asked: "+
+			"the server may not send its intermediate certificate, or tls.ca_file must name the CA that signed it", host, err, issuerOf(unknown.Cert))
+	case errors.As(err, &name):
+		e.Kind = "upstream_tls_wrong_name"
+		e.Err = fmt.Errorf("certificate of %s is for %s: check the upstream's url", host, namesOf(name.Certificate))
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		e.Kind = "upstream_tls_expired"
+		e.Err = fmt.Errorf("certificate of %s is valid from %s to %s only: check the server, and this machine's clock", host,
+			invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
+	case errors.As(err, &invalid):
+		e.Kind = "upstream_tls_untrusted"
+	case errors.As(err, &record):
+		e.Err = fmt.Errorf("%s does not speak TLS on this port: is the upstream's url http:// instead?", host)
+	}
+	return e
+}
+
+func issuerOf(c *x509.Certificate) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf(" (issuer %q)", c.Issuer.String())
+}
+
+func namesOf(c *x509.Certificate) string {
+	names := append([]string(nil), c.DNSNames...)
+	for _, ip := range c.IPAddresses {
+		names = append(names, ip.String())
+	}
+	if len(names) == 0 {
+		return "no name at all"
+	}
+	if len(names) > 5 {
+		names = append(names[:5], "…")
+	}
+	return strings.Join(names, ", ")
+}
+
+// classify gives an error of net/http its phase and code. What is typed already,
+// a cause of cancellation among it, passes unchanged.
+func classify(ctx context.Context, err error, sent bool) error {
+	var t typed
+	if cause := context.Cause(ctx); cause != nil {
+		if errors.As(cause, &t) {
+			return cause
+		}
+		return errors.Join(cause, err)
+	}
+	if errors.As(err, &t) {
+		return err
+	}
+	e := &Error{In: "wait", Kind: "upstream_closed", Sent: sent, Err: err}
+	if !sent {
+		e.In = "send"
+	}
+	text := err.Error()
+	switch {
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		e.Kind, e.Err = "upstream_reset", errors.New("the upstream reset the connection before it answered")
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), strings.Contains(text, "server closed idle connection"):
+		e.Err = fmt.Errorf("the upstream closed the connection before it answered: %w", io.ErrUnexpectedEOF)
+	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, os.ErrDeadlineExceeded):
+		e.Kind, e.Expired = "upstream_unreachable", true
+	case strings.Contains(text, "headers exceeded"), strings.Contains(text, "response header list larger"):
+		e.Kind = "upstream_header_too_large"
+	case strings.Contains(text, "stream error"), strings.Contains(text, "GOAWAY"), strings.Contains(text, "connection error"),
+		strings.Contains(text, "http2:"):
+		e.Kind = "upstream_protocol_error"
+	case isNetwork(err):
+	default:
+		e.Kind, e.Err = "upstream_bad_response", fmt.Errorf("the upstream's answer cannot be understood: %w", err)
+	}
+	return e
+}
+
+func isNetwork(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) || errors.Is(err, net.ErrClosed) || errors.Is(err, http.ErrAbortHandler)
+}
