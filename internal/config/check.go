@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+// check finds settings that cannot work, or that defeat each other, and warns of
+// those that hardly do what is wanted.
+func (p *parser) check(cfg *Config, origin func(upstream, key string) (int, string)) []string {
+	c := &checker{parser: p, cfg: cfg, origin: origin}
+	c.listeners()
+	c.process()
+	hosts := make(map[string]string)
+	for _, u := range cfg.Upstreams {
+		c.timeouts(u)
+		c.headers(u)
+		c.files(u)
+		c.host(u, hosts)
+	}
+	return c.warnings
+}
+
+type checker struct {
+	*parser
+	cfg      *Config
+	origin   func(upstream, key string) (int, string)
+	warnings []string
+}
+
+func (c *checker) warnf(line int, key, format string, args ...any) {
+	c.warnings = append(c.warnings, c.place(line, key)+fmt.Sprintf(format, args...))
+}
+
+func (c *checker) line(path string) int { return c.values[path].line }
+
+func (c *checker) listeners() {
+	for _, a := range c.cfg.Listen.Addresses {
+		key := "listen.address"
+		if _, ok := c.values["listen.addresses"]; ok {
+			key = "listen.addresses"
+		}
+		c.address(key, a)
+		if !strings.HasPrefix(a, "unix:") && a == c.cfg.Admin.Address && !strings.HasSuffix(a, ":0") {
+			c.addf(c.line("admin.address"), "admin.address", "is the same as listen.address: choose another port")
+		}
+	}
+	if c.cfg.Admin.Enabled() {
+		c.address("admin.address", c.cfg.Admin.Address)
+	}
+	for _, o := range c.cfg.Listen.AllowOrigins {
+		u, err := url.Parse(o)
+		if err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
+			c.addf(c.line("listen.allow_origins"), "listen.allow_origins", "%q is no origin: write scheme://host or scheme://host:port", o)
+		}
+	}
+	for _, h := range c.cfg.Listen.AllowHosts {
+		if strings.ContainsAny(h, "/@* ") || h == "" {
+			c.addf(c.line("listen.allow_hosts"), "listen.allow_hosts", "%q is no host name", h)
+		}
+	}
+}
+
+// address checks a listener's address: outside loopback it needs a token.
+func (c *checker) address(key, a string) {
+	if path, ok := strings.CutPrefix(a, "unix:"); ok {
+		if path == "" {
+			c.addf(c.line(key), key, "unix: needs a path")
+		}
+		return
+	}
+	host, port, err := net.SplitHostPort(a)
+	if err != nil || port == "" {
+		c.addf(c.line(key), key, "%q is neither host:port nor unix:/path", a)
+		return
+	}
+	ip, err := netip.ParseAddr(host)
+	if host == "localhost" || err == nil && ip.IsLoopback() {
+		return
+	}
+	if c.cfg.Listen.Token == "" {
+		c.addf(c.line(key), key, "%q is reachable from outside this host: set listen.token, or listen on 127.0.0.1", a)
+	}
+}
+
+func (c *checker) process() {
+	l := c.cfg.Limits
+	if l.Header < 4<<10 || l.Header > 1<<20 {
+		c.addf(c.line("limits.header"), "limits.header", "%v is outside 4KiB to 1MiB", l.Header)
+	}
+	if s := c.cfg.Log.Access.Sample; !(s >= 0 && s <= 1) {
+		c.addf(c.line("log.access.sample"), "log.access.sample", "%v is outside 0 to 1", s)
+	}
+	if d := c.cfg.Drain; time.Duration(d.Wait+d.Timeout) > 30*time.Second {
+		c.warnf(c.line("drain.timeout"), "drain", "wait and timeout together are longer than 30 s, after which Kubernetes kills by default: "+
+			"raise terminationGracePeriodSeconds")
+	}
+	if pp := c.cfg.ParentProxy; pp != "" && pp != "env" {
+		u, err := url.Parse(pp)
+		if err != nil || u.Scheme != "http" || u.Hostname() == "" {
+			c.addf(c.line("parent_proxy"), "parent_proxy", "needs http://host:port, http://user:pass@host:port, or env")
+		}
+	}
+}
+
+// timeouts refuses limits that can never act because a shorter one covers them:
+// an upload that is cut by the total, say, looks like a stall of the upstream.
+func (c *checker) timeouts(u Upstream) {
+	t := u.Timeouts
+	phases := []struct {
+		key string
+		d   Duration
+	}{
+		{"timeouts.connect", t.Connect}, {"timeouts.tls_handshake", t.TLSHandshake}, {"timeouts.request_write", t.RequestWrite},
+		{"timeouts.first_token", t.FirstToken}, {"timeouts.response_header", t.ResponseHeader}, {"timeouts.idle", t.Idle},
+	}
+	if t.Total > 0 {
+		line, key := c.origin(u.Name, "timeouts.total")
+		for _, ph := range phases {
+			if ph.d > t.Total {
+				_, other := c.origin(u.Name, ph.key)
+				c.addf(line, key, "%v is shorter than %s (%v), which can then never act: raise timeouts.total, set it to 0s, or lower %s",
+					t.Total, other, ph.d, ph.key)
+			}
+		}
+		c.warnf(line, key, "healthy streams are cut after %v: leave it at 0s unless you mean that", t.Total)
+	}
+	if line, key := c.origin(u.Name, "timeouts.connect"); t.Connect > 0 && time.Duration(t.Connect) < 300*time.Millisecond {
+		c.warnf(line, key, "%v hardly leaves time to try a second address, which begins after 250ms (RFC 8305): raise it", t.Connect)
+	}
+	if line, key := c.origin(u.Name, "timeouts.idle"); t.Idle > 0 && time.Duration(t.Idle) < 15*time.Second {
+		c.warnf(line, key, "%v is a pause that a model may make: raise it", t.Idle)
+	}
+	if line, key := c.origin(u.Name, "timeouts.response_header"); t.ResponseHeader > 0 && time.Duration(t.ResponseHeader) < 10*time.Minute {
+		c.warnf(line, key, "%v is shorter than the 10m that the SDKs wait for a long answer: raise it", t.ResponseHeader)
+	}
+}
+
+// notInjectable are fields of one connection, framing and routing: they are ours
+// to write.
+var notInjectable = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Te", "Trailer", "Upgrade",
+	"Content-Length", "Host", "Proxy-Authorization", "Expect"}
+
+func (c *checker) headers(u Upstream) {
+	line, key := c.origin(u.Name, "headers.set")
+	for name, v := range u.Headers {
+		if !httpguts.ValidHeaderFieldName(name) {
+			c.addf(line, key, "%q is no field name", name)
+		}
+		if !httpguts.ValidHeaderFieldValue(v) {
+			c.addf(line, key, "the value of %s has bytes that no field may have", name)
+		}
+		for _, n := range notInjectable {
+			if strings.EqualFold(n, name) {
+				c.addf(line, key, "%s belongs to the connection and cannot be set", name)
+			}
+		}
+	}
+}
+
+func (c *checker) files(u Upstream) {
+	if (u.TLS.ClientCert == "") != (u.TLS.ClientKey == "") {
+		line, key := c.origin(u.Name, "tls.client_cert")
+		c.addf(line, key, "tls.client_cert and tls.client_key go together: set both")
+	}
+	for _, f := range []struct{ key, path string }{
+		{"tls.ca_file", u.TLS.CAFile}, {"tls.client_cert", u.TLS.ClientCert}, {"tls.client_key", u.TLS.ClientKey},
+	} {
+		if f.path == "" {
+			continue
+		}
+		if _, err := os.Stat(f.path); err != nil {
+			line, key := c.origin(u.Name, f.key)
+			c.addf(line, key, "%v", err)
+		}
+	}
+}
+
+// host refuses two upstreams that a Host field cannot tell apart, and warns of
+// keys sent in clear.
+func (c *checker) host(u Upstream, hosts map[string]string) {
+	ip, err := netip.ParseAddr(u.URL.Hostname())
+	loopback := u.URL.Hostname() == "localhost" || err == nil && ip.IsLoopback()
+	if loopback {
+		return
+	}
+	line, key := c.origin(u.Name, "url")
+	if u.URL.Scheme == "http" {
+		c.warnf(line, key, "http:// sends keys and prompts in clear over the network")
+	}
+	hp := strings.ToLower(u.URL.Host)
+	if other, taken := hosts[hp]; taken {
+		c.addf(line, key, "has the same host as upstream %s: a Host field cannot tell them apart; disable one (disabled: true)", other)
+	}
+	hosts[hp] = u.Name
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write docs/configuration.md")
+
+func noEnv(string) (string, bool) { return "", false }
+
+func env(kv ...string) Env {
+	return func(name string) (string, bool) {
+		for i := 0; i < len(kv); i += 2 {
+			if kv[i] == name {
+				return kv[i+1], true
+			}
+		}
+		return "", false
+	}
+}
+
+func TestProblems(t *testing.T) {
+	tests := []struct{ name, file, want string }{
+		{"unknown key", "listn: {}\n", "f:1: listn: unknown key: did you mean listen?"},
+		{"unknown key below", "listen:\n  adress: x\n", "f:2: listen.adress: unknown key: did you mean address?"},
+		{"unknown key far", "frobnicate: 1\n", "f:1: frobnicate: unknown key: `warmwire config default` lists all"},
+		{"upstream's key at the top", "timeouts: {idle: 1m}\n", "f:1: timeouts: unknown key"},
+		{"unknown upstream key", "upstreams:\n  openai:\n    timeout: 1s\n", "f:3: upstreams.openai.timeout: unknown key: did you mean timeouts?"},
+		{"later protocol", "defaults: {protocols: [h3]}\n", `f:1: defaults.protocols: "h3" is not known here: use h2, http/1.1`},
+		{"no protocol", "defaults: {protocols: []}\n", "f:1: defaults.protocols: needs at least one of h2, http/1.1"},
+		{"duration without unit", "drain: {wait: 5}\n", `f:1: drain.wait: "5" is no duration: write 250ms, 30s or 5m`},
+		{"negative duration", "drain: {wait: -5s}\n", `f:1: drain.wait: "-5s" is negative: 0s means none`},
+		{"size", "limits: {header: big}\n", `f:1: limits.header: "big" is no size: write 64KiB, 1MiB or a number of bytes`},
+		{"size out of range", "limits: {header: 1KiB}\n", "f:1: limits.header: 1KiB is outside 4KiB to 1MiB"},
+		{"boolean", "listen: {via: yes}\n", `f:1: listen.via: "yes" is neither true nor false`},
+		{"integer", "limits: {procs: 0}\n", `f:1: limits.procs: "0" is no whole number from 1`},
+		{"list", "forward: {deny: a}\n", "f:1: forward.deny: needs a list: [a, b]"},
+		{"section", "listen: 1\n", "f:1: listen: this is a section: indent its keys below it"},
+		{"twice", "drain: {wait: 1s}\ndrain: {wait: 2s}\n", "f:2: drain: stands twice: first in line 1"},
+		{"alias", "defaults: &d {error_event: true}\n", "f:1: defaults: anchors and aliases are not used here"},
+		{"second document", "drain: {}\n---\ndrain: {}\n", "a second document"},
+		{"no YAML", "a: [\n", "f: not YAML: "},
+		{"tab", "a:\n\tb: 1\n", "f: not YAML: "},
+		{"sequence", "- a\n", "f:1: this is a section"},
+		{"missing variable", "listen:\n  token: x${NOPE}\n", "f:2: listen.token: the environment variable NOPE is not set"},
+		{"open variable", "listen: {token: '${NOPE'}\n", "f:1: listen.token: ${ without }: write $$ for a dollar"},
+		{"upstream without url", "upstreams:\n  mine: {}\n", `f:2: upstreams.mine.url: is needed: "mine" is no built-in upstream`},
+		{"upstream's name", "upstreams:\n  My/API: {url: 'https://a'}\n", "f:2: upstreams.My/API: a name has lower-case letters"},
+		{"url with credentials", "upstreams:\n  mine: {url: 'https://u:p@a.test'}\n", "f:2: upstreams.mine.url: must have no user, query or fragment"},
+		{"url of another scheme", "upstreams:\n  mine: {url: 'ftp://a.test'}\n", "f:2: upstreams.mine.url: needs https://"},
+		{"url under defaults", "defaults: {url: 'https://a'}\n", "f:1: defaults.url: belongs to one upstream"},
+		{"same host", "upstreams:\n  mine: {url: 'https://api.openai.com'}\n", "has the same host as upstream mine"},
+		{"false stall", "defaults:\n  timeouts: {request_write: 30s, total: 10s}\n",
+			"f:2: defaults.timeouts.total: 10s is shorter than defaults.timeouts.request_write (30s), which can then never act"},
+		{"connect over total", "defaults:\n  timeouts: {connect: 20s, total: 10s}\n", "shorter than defaults.timeouts.connect (20s)"},
+		{"open listener", "listen: {address: '0.0.0.0:8484'}\n",
+			`f:1: listen.address: "0.0.0.0:8484" is reachable from outside this host: set listen.token, or listen on 127.0.0.1`},
+		{"no address", "listen: {address: '8484'}\n", `f:1: listen.address: "8484" is neither host:port nor unix:/path`},
+		{"both forms", "listen: {address: '127.0.0.1:1', addresses: ['127.0.0.1:2']}\n", "stands beside listen.addresses"},
+		{"same address", "admin: {address: '127.0.0.1:8484'}\n", "f:1: admin.address: is the same as listen.address"},
+		{"framing field", "upstreams:\n  openai:\n    headers: {set: {content-length: '1'}}\n", "content-length belongs to the connection"},
+		{"field value", "upstreams:\n  openai:\n    headers: {set: {X: \"a\\nb\"}}\n", "the value of X has bytes that no field may have"},
+		{"half a client certificate", "defaults: {tls: {client_cert: /etc/hostname}}\n", "tls.client_cert and tls.client_key go together"},
+		{"missing file", "defaults: {tls: {ca_file: /nonexistent/ca.pem}}\n", "no such file"},
+		{"sample", "log: {access: {sample: 2}}\n", "f:1: log.access.sample: 2 is outside 0 to 1"},
+		{"origin with a path", "listen: {allow_origins: ['https://a.test/x']}\n", `"https://a.test/x" is no origin`},
+		{"parent", "parent_proxy: socks5://a:1\n", "f:1: parent_proxy: needs http://host:port"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, _, err := Parse("f", []byte(tt.file), noEnv)
+			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("Parse = %v\nwant %q in it", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestAllProblemsAreReportedInTheOrderOfLines(t *testing.T) {
+	_, _, err := Parse("f", []byte("drain: {wait: x}\nnope: 1\nlog: {level: loud}\n"), noEnv)
+	want := "invalid configuration:\n  f:1: drain.wait: \"x\" is no duration: write 250ms, 30s or 5m\n" +
+		"  f:2: nope: unknown key: `warmwire config default` lists all\n" +
+		"  f:3: log.level: \"loud\" is not known here: use debug, info, warn, error"
+	if err == nil || err.Error() != want {
+		t.Errorf("Parse = %v\nwant %v", err, want)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	tests := []struct{ name, file, want string }{
+		{"clear text", "upstreams:\n  mine: {url: 'http://a.test'}\n", "f:2: upstreams.mine.url: http:// sends keys and prompts in clear"},
+		{"connect", "defaults: {timeouts: {connect: 200ms}}\n", "RFC 8305"},
+		{"idle", "defaults: {timeouts: {idle: 5s}}\n", "5s is a pause that a model may make"},
+		{"header", "defaults: {timeouts: {response_header: 1m}}\n", "shorter than the 10m"},
+		{"total", "defaults: {timeouts: {total: 1h}}\n", "healthy streams are cut after 1h"},
+		{"drain", "drain: {wait: 10s}\n", "terminationGracePeriodSeconds"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, warnings, err := Parse("f", []byte(tt.file), noEnv)
+			if err != nil || !strings.Contains(strings.Join(warnings, "\n"), tt.want) {
+				t.Errorf("Parse = %v, %v; want %q", warnings, err, tt.want)
+			}
+		})
+	}
+	if _, warnings, err := Parse("f", nil, noEnv); err != nil || len(warnings) > 0 {
+		t.Errorf("the default warns: %v, %v", warnings, err)
+	}
+}
+
+func TestResolution(t *testing.T) {
+	file := `
+defaults:
+  timeouts: {idle: 1m}
+  error_event: true
+upstreams:
+  openai:
+    headers: {set: {Authorization: "Bearer ${KEY}", X: "$$5 $x"}}
+    timeouts: {idle: 2m}
+  mine: {url: "https://llm.example:8443/base/", protocols: [http/1.1], dialect: none}
+  ollama: {disabled: true}
+`
+	cfg, _, err := Parse("f", []byte(file), env("KEY", "a: [b"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := make(map[string]Upstream)
+	for _, u := range cfg.Upstreams {
+		by[u.Name] = u
+	}
+	o, m, g := by["openai"], by["mine"], by["gemini"]
+	if o.Headers["Authorization"] != "Bearer a: [b" || o.Headers["X"] != "$5 $x" {
+		t.Errorf("headers %q", o.Headers)
+	}
+	if time.Duration(o.Timeouts.Idle) != 2*time.Minute || time.Duration(m.Timeouts.Idle) != time.Minute || !m.ErrorEvent {
+		t.Errorf("idle %v and %v, error_event %v", o.Timeouts.Idle, m.Timeouts.Idle, m.ErrorEvent)
+	}
+	if m.URL.String() != "https://llm.example:8443/base/" || m.Builtin || !g.Builtin || m.Dialect != "none" || g.Dialect != "gemini" {
+		t.Errorf("mine %+v, gemini %+v", m, g)
+	}
+	if _, there := by["ollama"]; there || len(by) != len(builtins) {
+		t.Errorf("%d upstreams, ollama %v", len(by), there)
+	}
+}
+
+func TestFind(t *testing.T) {
+	tests := []struct {
+		name, flag string
+		env        Env
+		exists     string
+		want       string
+	}{
+		{"flag", "a", env("WARMWIRE_CONFIG", "b"), "", "a"},
+		{"variable", "", env("WARMWIRE_CONFIG", "b", "HOME", "/h"), "/h/.config/warmwire/warmwire.yaml", "b"},
+		{"XDG", "", env("XDG_CONFIG_HOME", "/x", "HOME", "/h"), "/x/warmwire/warmwire.yaml", "/x/warmwire/warmwire.yaml"},
+		{"home", "", env("HOME", "/h"), "/h/.config/warmwire/warmwire.yaml", "/h/.config/warmwire/warmwire.yaml"},
+		{"system", "", env("HOME", "/h"), "/etc/warmwire/warmwire.yaml", "/etc/warmwire/warmwire.yaml"},
+		{"none", "", env("HOME", "/h"), "warmwire.yaml", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got, _ := Find(tt.flag, tt.env, func(p string) bool { return p == tt.exists }); got != tt.want {
+				t.Errorf("Find = %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestDefaultFileIsTheDefault(t *testing.T) {
+	want, _, err := Parse("", nil, noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := Parse("default", Default(), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range got.Upstreams {
+		got.Upstreams[i].Builtin = true // the file names them
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the default file differs from no file:\n%s", diff)
+	}
+}
+
+func TestShowHidesSecretsAndLoads(t *testing.T) {
+	file := "listen: {token: s3cret}\nparent_proxy: http://u:s3cret@p:1\nupstreams:\n  openai: {headers: {set: {Authorization: s3cret}}}\n"
+	cfg, _, err := Parse("f", []byte(file), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := cfg.Show()
+	if strings.Contains(string(shown), "s3cret") {
+		t.Errorf("a secret is shown:\n%s", shown)
+	}
+	shown = []byte(strings.Replace(string(shown), "parent_proxy: '****'", "parent_proxy: http://p:1", 1))
+	if _, _, err := Parse("shown", shown, noEnv); err != nil {
+		t.Errorf("what is shown does not load: %v\n%s", err, shown)
+	}
+}
+
+func TestSchemaNamesEveryKey(t *testing.T) {
+	var schema map[string]any
+	if err := json.Unmarshal(Schema(), &schema); err != nil {
+		t.Fatal(err)
+	}
+	lookup := func(root any, path string) bool {
+		for name := range strings.SplitSeq(path, ".") {
+			m, ok := root.(map[string]any)["properties"].(map[string]any)[name].(map[string]any)
+			if !ok {
+				return false
+			}
+			root = m
+		}
+		return true
+	}
+	for _, k := range topKeys {
+		if !lookup(schema, k.path) {
+			t.Errorf("%s is not in the schema", k.path)
+		}
+	}
+	ups := schema["properties"].(map[string]any)["upstreams"].(map[string]any)["additionalProperties"]
+	for _, k := range upstreamKeys {
+		if !lookup(ups, k.path) {
+			t.Errorf("upstreams.*.%s is not in the schema", k.path)
+		}
+		if k.doc == "" {
+			t.Errorf("%s is not documented", k.path)
+		}
+	}
+}
+
+func TestReferenceIsCurrent(t *testing.T) {
+	path := filepath.Join("..", "..", "docs", "configuration.md")
+	if *update {
+		if err := os.WriteFile(path, Markdown(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil || string(got) != string(Markdown()) {
+		t.Errorf("docs/configuration.md is not what the keys say (%v): go test ./internal/config -update", err)
+	}
+}
+
+func TestText(t *testing.T) {
+	for in, want := range map[string]Size{"0": 0, "64KiB": 64 << 10, "1MiB": 1 << 20, "7": 7, "2 GiB": 2 << 30} {
+		if got, err := parseSize(in); got != want || err != nil {
+			t.Errorf("parseSize(%q) = %d, %v", in, got, err)
+		}
+	}
+	for d, want := range map[Duration]string{0: "0s", Duration(15 * time.Minute): "15m", Duration(2 * time.Hour): "2h", Duration(90 * time.Second): "1m30s",
+		Duration(250 * time.Millisecond): "250ms", Duration(10*time.Minute + 5*time.Second): "10m5s"} {
+		if got := d.String(); got != want {
+			t.Errorf("%d = %q, want %q", int64(d), got, want)
+		}
+	}
+}
+
+// FuzzParse checks that no file panics, and that what loads can be shown.
+func FuzzParse(f *testing.F) {
+	f.Add(string(Default()))
+	f.Add("upstreams:\n  a: {url: 'https://a', headers: {set: {X: '${A}'}}}\n")
+	f.Add("a: &x [*x]\n")
+	f.Fuzz(func(t *testing.T, file string) {
+		cfg, _, err := Parse("f", []byte(file), env("A", "b"))
+		if (cfg == nil) == (err == nil) {
+			t.Fatalf("cfg %v, err %v", cfg, err)
+		}
+		if cfg != nil {
+			cfg.Show()
+		} else if !errors.Is(err, ErrInvalid) {
+			t.Errorf("error of another kind: %v", err)
+		}
+	})
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import "strings"
+
+// A kind is the type of a key's value.
+type kind string
+
+const (
+	kText     kind = "string"
+	kBool     kind = "boolean"
+	kInt      kind = "integer"
+	kNumber   kind = "number"
+	kDuration kind = "duration"
+	kSize     kind = "size"
+	kList     kind = "list of strings"
+	kInts     kind = "list of integers"
+	kMap      kind = "map of strings"
+)
+
+// A key is one setting. This table is the only list of them: loading, the
+// schema, the default file and the documentation are made from it.
+type key struct {
+	path    string // dotted; an upstream's settings are relative to it
+	kind    kind
+	def     string // as written in the file
+	options []string
+	doc     string
+	secret  bool // shown as ****
+}
+
+// topKeys are the settings outside upstreams.
+var topKeys = []key{
+	{path: "listen.address", kind: kText, def: "127.0.0.1:8484", doc: "Where apps reach Warmwire: host:port or unix:/path. Outside loopback only with listen.token."},
+	{path: "listen.addresses", kind: kList, def: "[]", doc: "Several addresses, instead of listen.address."},
+	{path: "listen.token", kind: kText, secret: true, doc: "What apps must present, as Warmwire-Token or Proxy-Authorization, where their user is not trusted by the socket table."},
+	{path: "listen.allow_hosts", kind: kList, def: "[]", doc: "Further host names by which apps reach this listener. Loopback names and the listener's own address always work."},
+	{path: "listen.allow_origins", kind: kList, def: "[]", doc: "Web origins (scheme://host[:port]) whose pages may call this listener. All others are refused."},
+	{path: "listen.allow_uids", kind: kInts, def: "[]", doc: "User ids, besides the one that runs Warmwire, that may use upstreams with injected headers."},
+	{path: "listen.via", kind: kBool, def: "true", doc: "Add a Via field to requests (RFC 9110 §7.6.3)."},
+	{path: "admin.address", kind: kText, def: "127.0.0.1:8485", doc: "Health, metrics and status: host:port, unix:/path, or none."},
+	{path: "admin.token_file", kind: kText, def: "auto", doc: "File with the token for state-changing admin calls, made at the first start. auto is admin.token in state_dir; none refuses such calls."},
+	{path: "forward.default", kind: kText, def: "tunnel", options: []string{"tunnel", "deny"}, doc: "What happens to hosts that are no upstream: tunnel forwards them, deny refuses them."},
+	{path: "forward.deny", kind: kList, def: "[]", doc: "Hosts never forwarded: names, .suffix, addresses, prefixes such as 10.0.0.0/8."},
+	{path: "parent_proxy", kind: kText, secret: true, doc: "HTTP proxy through which upstreams are reached, http://user:pass@host:port, or env for the environment's."},
+	{path: "no_proxy", kind: kList, def: "[]", doc: "Hosts reached without parent_proxy: names, .suffix, addresses, prefixes."},
+	{path: "state_dir", kind: kText, doc: "Folder for what is kept between runs. Default: $XDG_STATE_HOME/warmwire, or /var/lib/warmwire for root."},
+	{path: "limits.connections", kind: kInt, def: "10000", doc: "App connections at once; above it they get 503."},
+	{path: "limits.header", kind: kSize, def: "64KiB", doc: "Bytes of a request head, 4KiB to 1MiB; above it 431."},
+	{path: "limits.body", kind: kSize, def: "0", doc: "Bytes of a request body; above it 413. 0 = no limit: bodies stream."},
+	{path: "limits.procs", kind: kInt, def: "2", doc: "Cores to use at most."},
+	{path: "log.level", kind: kText, def: "info", options: []string{"debug", "info", "warn", "error"}, doc: "What is logged."},
+	{path: "log.format", kind: kText, def: "text", options: []string{"text", "json"}, doc: "How it is written."},
+	{path: "log.access.sample", kind: kNumber, def: "0.01", doc: "Share of successful requests in the access log, 0 to 1. Failures and cuts are always logged."},
+	{path: "drain.wait", kind: kDuration, def: "0s", doc: "Go on serving this long after SIGTERM, or until idle: for sidecars that must outlive their app."},
+	{path: "drain.timeout", kind: kDuration, def: "25s", doc: "Then streams may finish this long; what is left is cut visibly."},
+}
+
+// upstreamKeys are the settings of one upstream; all but url and disabled may
+// also stand under defaults.
+var upstreamKeys = []key{
+	{path: "url", kind: kText, doc: "Base URL of the API; its path is put before base-URL targets. Needed unless the name is a built-in one."},
+	{path: "disabled", kind: kBool, def: "false", doc: "Drop a built-in upstream."},
+	{path: "dialect", kind: kText, def: "auto", options: []string{"auto", "openai", "anthropic", "gemini", "none"}, doc: "How its streams are read and our errors are shaped."},
+	{path: "protocols", kind: kList, def: "[h2, http/1.1]", options: []string{"h2", "http/1.1"}, doc: "Allowed protocols, most wanted first."},
+	{path: "headers.set", kind: kMap, def: "{}", secret: true, doc: "Fields set on each request, such as Authorization: \"Bearer ${OPENAI_API_KEY}\". The port then serves only this user, listen.allow_uids or listen.token."},
+	{path: "timeouts.connect", kind: kDuration, def: "5s", doc: "Lookup and all addresses together."},
+	{path: "timeouts.tls_handshake", kind: kDuration, def: "5s", doc: "TLS handshake."},
+	{path: "timeouts.request_write", kind: kDuration, def: "30s", doc: "Upload of which the upstream takes no byte."},
+	{path: "timeouts.response_header", kind: kDuration, def: "30m", doc: "Sent request to the head of the answer."},
+	{path: "timeouts.first_token", kind: kDuration, def: "0s", doc: "Request to the first token of a stream."},
+	{path: "timeouts.idle", kind: kDuration, def: "15m", doc: "Silence inside an answer."},
+	{path: "timeouts.total", kind: kDuration, def: "0s", doc: "Request to the end of the answer. Cuts healthy streams: leave it at none unless you mean that."},
+	{path: "error_event", kind: kBool, def: "false", doc: "Give a cut stream an error event of its dialect before it is cut."},
+	{path: "tls.ca_file", kind: kText, doc: "PEM file of further CAs, added to the system's."},
+	{path: "tls.client_cert", kind: kText, doc: "PEM file of our certificate."},
+	{path: "tls.client_key", kind: kText, doc: "PEM file of its key."},
+	{path: "tls.min_version", kind: kText, def: "1.2", options: []string{"1.2", "1.3"}, doc: "Oldest TLS version."},
+}
+
+// builtins are the APIs known without a file, each with the provider's base URL
+// less the version segment that apps put into their own base URL.
+var builtins = []struct{ name, url string }{
+	{"anthropic", "https://api.anthropic.com"},
+	{"dashscope", "https://dashscope.aliyuncs.com/compatible-mode"},
+	{"deepseek", "https://api.deepseek.com"},
+	{"gemini", "https://generativelanguage.googleapis.com"},
+	{"groq", "https://api.groq.com/openai"},
+	{"mistral", "https://api.mistral.ai"},
+	{"moonshot", "https://api.moonshot.ai"},
+	{"ollama", "http://127.0.0.1:11434"},
+	{"openai", "https://api.openai.com"},
+	{"openrouter", "https://openrouter.ai/api"},
+	{"xai", "https://api.x.ai"},
+	{"zhipu", "https://open.bigmodel.cn/api/paas"},
+}
+
+// find returns the key with a dotted path, and whether the path is a section.
+func find(keys []key, path string) (k *key, section bool) {
+	for i := range keys {
+		if keys[i].path == path {
+			return &keys[i], false
+		}
+		section = section || strings.HasPrefix(keys[i].path, path+".")
+	}
+	return nil, section
+}
+
+// nearest is the known path most like one that is unknown, "" if none is close.
+func nearest(keys []key, section, name string) string {
+	best, bestDistance := "", 3
+	for _, k := range keys {
+		rest := k.path
+		if section != "" {
+			var ok bool
+			if rest, ok = strings.CutPrefix(k.path, section+"."); !ok {
+				continue
+			}
+		}
+		first, _, _ := strings.Cut(rest, ".")
+		if d := distance(name, first); d < bestDistance {
+			best, bestDistance = first, d
+		}
+	}
+	return best
+}
+
+// distance is the Levenshtein distance.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		last := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := last
+			if a[i-1] != b[j-1] {
+				cost++
+			}
+			last = row[j]
+			row[j] = min(cost, row[j]+1, row[j-1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// maxFileBytes is far above any sensible configuration.
+const maxFileBytes = 1 << 20
+
+// Env looks an environment variable up, like os.LookupEnv.
+type Env = func(string) (string, bool)
+
+// Find returns the path of the configuration that applies: the flag, then
+// WARMWIRE_CONFIG, then the user's, then the system's. The first two are returned
+// whether they exist or not: asking for a file that is not there is an error.
+func Find(flag string, getenv Env, exists func(string) bool) (string, bool) {
+	if flag != "" {
+		return flag, true
+	}
+	if path, ok := getenv("WARMWIRE_CONFIG"); ok && path != "" {
+		return path, true
+	}
+	var paths []string
+	if dir, ok := getenv("XDG_CONFIG_HOME"); ok && filepath.IsAbs(dir) {
+		paths = append(paths, filepath.Join(dir, "warmwire", "warmwire.yaml"))
+	} else if home, ok := getenv("HOME"); ok && home != "" {
+		paths = append(paths, filepath.Join(home, ".config", "warmwire", "warmwire.yaml"))
+	}
+	for _, path := range append(paths, "/etc/warmwire/warmwire.yaml") {
+		if exists(path) {
+			return path, true
+		}
+	}
+	return "", false
+}
+
+// Load reads the file at path, or the built-in default if path is empty. Warnings
+// name settings that work but hardly do what is wanted.
+func Load(path string, getenv Env) (*Config, []string, error) {
+	if path == "" {
+		return Parse("default", nil, getenv)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if info.IsDir() || info.Size() > maxFileBytes {
+		return nil, nil, fmt.Errorf("%w: %s is no file of at most 1 MiB", ErrInvalid, path)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return Parse(path, data, getenv)
+}
+
+// A problem is one thing that is wrong, and where.
+type problem struct {
+	line int // 0: nowhere in particular
+	key  string
+	text string
+}
+
+// A parser walks one file.
+type parser struct {
+	name     string
+	getenv   Env
+	problems []problem
+	values   map[string]value // by full dotted path
+	named    []string         // upstreams in the file
+}
+
+// A value is what a file says for one key.
+type value struct {
+	line int
+	text string            // scalars, after ${}
+	list []string          // lists
+	dict map[string]string // maps
+}
+
+// Parse reads data; name stands for it in messages.
+func Parse(name string, data []byte, getenv Env) (*Config, []string, error) {
+	p := &parser{name: name, getenv: getenv, values: make(map[string]value)}
+	p.read(data)
+	if len(p.problems) > 0 {
+		return nil, nil, p.failure()
+	}
+	cfg, lines := p.resolve()
+	var warnings []string
+	if len(p.problems) == 0 {
+		warnings = p.check(cfg, lines)
+	}
+	if len(p.problems) > 0 {
+		return nil, nil, p.failure()
+	}
+	return cfg, warnings, nil
+}
+
+func (p *parser) addf(line int, key, format string, args ...any) {
+	p.problems = append(p.problems, problem{line, key, fmt.Sprintf(format, args...)})
+}
+
+// failure joins all problems, in the order of their lines.
+func (p *parser) failure() error {
+	slices.SortStableFunc(p.problems, func(a, b problem) int { return a.line - b.line })
+	lines := make([]string, len(p.problems))
+	for i, pr := range p.problems {
+		lines[i] = p.place(pr.line, pr.key) + pr.text
+	}
+	return fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(lines, "\n  "))
+}
+
+func (p *parser) place(line int, key string) string {
+	s := p.name + ": "
+	if line > 0 {
+		s = fmt.Sprintf("%s:%d: ", p.name, line)
+	}
+	if key != "" {
+		s += key + ": "
+	}
+	return s
+}
+
+// read fills values from the YAML document.
+func (p *parser) read(data []byte) {
+	switch {
+	case len(data) > maxFileBytes:
+		p.addf(0, "", "the file is larger than 1 MiB")
+		return
+	case !utf8.Valid(data):
+		p.addf(0, "", "the file is not UTF-8 text")
+		return
+	}
+	dec := yaml.NewDecoder(strings.NewReader(string(data)))
+	var doc yaml.Node
+	if err := dec.Decode(&doc); err != nil {
+		if err.Error() != "EOF" { // an empty file is the default
+			p.addf(0, "", "not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		}
+		return
+	}
+	var second yaml.Node
+	if err := dec.Decode(&second); err == nil {
+		p.addf(second.Line, "", "a second document: one file holds one configuration")
+		return
+	}
+	if len(doc.Content) != 1 {
+		return
+	}
+	root := doc.Content[0]
+	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
+		return
+	}
+	p.walk(root, "", "", topKeys)
+}
+
+// walk reads a mapping. full is its dotted path in the file, section the part of
+// it that keys knows.
+func (p *parser) walk(n *yaml.Node, full, section string, keys []key) {
+	if n.Kind != yaml.MappingNode {
+		if !isNull(n) { // "defaults:" with nothing below it
+			p.addf(n.Line, full, "this is a section: indent its keys below it")
+		}
+		return
+	}
+	seen := make(map[string]int)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		if k.Kind != yaml.ScalarNode || k.Tag == "!!merge" {
+			p.addf(k.Line, full, "keys are plain names; anchors and merges are not used here")
+			continue
+		}
+		path := join(full, k.Value)
+		if first, twice := seen[k.Value]; twice {
+			p.addf(k.Line, path, "stands twice: first in line %d", first)
+			continue
+		}
+		seen[k.Value] = k.Line
+		if v.Kind == yaml.AliasNode || v.Anchor != "" {
+			p.addf(v.Line, path, "anchors and aliases are not used here: write the value out, or put it under defaults")
+			continue
+		}
+		p.entry(k, v, path, section, keys)
+	}
+}
+
+func (p *parser) entry(k, v *yaml.Node, path, section string, keys []key) {
+	if path == "upstreams" {
+		p.walkUpstreams(v)
+		return
+	}
+	if path == "defaults" {
+		p.walk(v, "defaults", "", upstreamKeys)
+		return
+	}
+	rel := join(section, k.Value)
+	known, isSection := find(keys, rel)
+	switch {
+	case known != nil && strings.HasPrefix(path, "defaults.") && (rel == "url" || rel == "disabled"):
+		p.addf(k.Line, path, "belongs to one upstream: it cannot have a default")
+	case known != nil:
+		p.scalar(v, path, known)
+	case isSection:
+		p.walk(v, path, rel, keys)
+	default:
+		p.unknown(k, path, section, keys)
+	}
+}
+
+func (p *parser) unknown(k *yaml.Node, path, section string, keys []key) {
+	guess := nearest(keys, section, k.Value)
+	if section == "" && guess == "" && len(keys) == len(topKeys) {
+		for _, name := range []string{"upstreams", "defaults"} {
+			if distance(k.Value, name) < 3 {
+				guess = name
+			}
+		}
+	}
+	if guess != "" {
+		p.addf(k.Line, path, "unknown key: did you mean %s?", guess)
+		return
+	}
+	p.addf(k.Line, path, "unknown key: `warmwire config default` lists all")
+}
+
+func (p *parser) walkUpstreams(n *yaml.Node) {
+	if n.Kind != yaml.MappingNode {
+		if !isNull(n) {
+			p.addf(n.Line, "upstreams", "this is a section: one name a line, its settings below it")
+		}
+		return
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		path := join("upstreams", k.Value)
+		switch {
+		case !validName(k.Value):
+			p.addf(k.Line, path, "a name has lower-case letters, digits, - and _, and begins with a letter or digit: it is a path segment")
+		case slices.Contains(p.named, k.Value):
+			p.addf(k.Line, path, "stands twice")
+		case v.Kind == yaml.AliasNode || v.Anchor != "":
+			p.addf(v.Line, path, "anchors and aliases are not used here: put what is common under defaults")
+		default:
+			p.named = append(p.named, k.Value)
+			p.values[path] = value{line: k.Line}
+			p.walk(v, path, "", upstreamKeys)
+		}
+	}
+}
+
+func validName(s string) bool {
+	for i, c := range s {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && (i == 0 || c != '-' && c != '_') {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 63
+}
+
+// scalar reads one key's value with its type.
+func (p *parser) scalar(n *yaml.Node, path string, k *key) {
+	v := value{line: n.Line}
+	switch k.kind {
+	case kList, kInts:
+		if n.Kind != yaml.SequenceNode {
+			p.addf(n.Line, path, "needs a list: [a, b]")
+			return
+		}
+		v.list = []string{}
+		for _, item := range n.Content {
+			if text, ok := p.text(item, path); ok {
+				v.list = append(v.list, text)
+			}
+		}
+	case kMap:
+		if n.Kind != yaml.MappingNode {
+			p.addf(n.Line, path, "needs names with values")
+			return
+		}
+		v.dict = make(map[string]string)
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if text, ok := p.text(n.Content[i+1], join(path, n.Content[i].Value)); ok {
+				v.dict[n.Content[i].Value] = text
+			}
+		}
+	default:
+		text, ok := p.text(n, path)
+		if !ok {
+			return
+		}
+		v.text = text
+	}
+	if err := k.accepts(v); err != nil {
+		p.addf(n.Line, path, "%v", err)
+		return
+	}
+	p.values[path] = v
+}
+
+// accepts checks a value against the key's type and options.
+func (k *key) accepts(v value) error {
+	var err error
+	switch k.kind {
+	case kBool:
+		if v.text != "true" && v.text != "false" {
+			err = fmt.Errorf("%q is neither true nor false", v.text)
+		}
+	case kInt:
+		if n, perr := strconv.Atoi(v.text); perr != nil || n < 1 {
+			err = fmt.Errorf("%q is no whole number from 1", v.text)
+		}
+	case kNumber:
+		if _, perr := strconv.ParseFloat(v.text, 64); perr != nil {
+			err = fmt.Errorf("%q is no number", v.text)
+		}
+	case kDuration:
+		_, err = parseDuration(v.text)
+	case kSize:
+		_, err = parseSize(v.text)
+	case kInts:
+		for _, s := range v.list {
+			if _, perr := strconv.ParseUint(s, 10, 32); perr != nil {
+				return fmt.Errorf("%q is no user id", s)
+			}
+		}
+	}
+	if err != nil || len(k.options) == 0 {
+		return err
+	}
+	for _, s := range append(slices.Clone(v.list), v.text) {
+		if s != "" && !slices.Contains(k.options, s) {
+			return fmt.Errorf("%q is not known here: use %s", s, strings.Join(k.options, ", "))
+		}
+	}
+	if k.kind == kList && len(v.list) == 0 {
+		return fmt.Errorf("needs at least one of %s", strings.Join(k.options, ", "))
+	}
+	return nil
+}
+
+// text is a scalar with its ${NAME}s replaced. What a variable holds stays text.
+func (p *parser) text(n *yaml.Node, path string) (string, bool) {
+	if n.Kind != yaml.ScalarNode {
+		p.addf(n.Line, path, "needs a single value")
+		return "", false
+	}
+	if isNull(n) {
+		return "", true
+	}
+	var b strings.Builder
+	for rest := n.Value; ; {
+		i := strings.IndexByte(rest, '$')
+		if i < 0 || i+1 == len(rest) {
+			b.WriteString(rest)
+			return b.String(), true
+		}
+		b.WriteString(rest[:i])
+		switch end := strings.IndexByte(rest[i:], '}'); {
+		case rest[i+1] == '$':
+			b.WriteByte('$')
+			rest = rest[i+2:]
+		case rest[i+1] != '{':
+			b.WriteByte('$')
+			rest = rest[i+1:]
+		case end < 0:
+			p.addf(n.Line, path, "${ without }: write $$ for a dollar")
+			return "", false
+		default:
+			name := rest[i+2 : i+end]
+			v, ok := p.getenv(name)
+			if !ok {
+				p.addf(n.Line, path, "the environment variable %s is not set", name)
+				return "", false
+			}
+			b.WriteString(v)
+			rest = rest[i+end+1:]
+		}
+	}
+}
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}

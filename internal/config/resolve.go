@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// resolve turns values and defaults into a Config. The second result says where
+// each setting of an upstream comes from.
+func (p *parser) resolve() (*Config, func(upstream, key string) (int, string)) {
+	str := func(path string) string { return p.get(topKeys, path, path).text }
+	list := func(path string) []string { return p.get(topKeys, path, path).list }
+	cfg := &Config{
+		Listen: Listen{
+			Addresses: list("listen.addresses"), Token: str("listen.token"), AllowHosts: lower(list("listen.allow_hosts")),
+			AllowOrigins: lower(list("listen.allow_origins")), Via: str("listen.via") == "true",
+		},
+		Admin:       Admin{Address: str("admin.address"), TokenFile: str("admin.token_file")},
+		Forward:     Forward{Default: str("forward.default"), Deny: list("forward.deny")},
+		ParentProxy: str("parent_proxy"), NoProxy: list("no_proxy"), StateDir: str("state_dir"),
+		Limits: Limits{
+			Connections: number(str("limits.connections")), Header: size(str("limits.header")),
+			Body: size(str("limits.body")), Procs: number(str("limits.procs")),
+		},
+		Log:   Log{Level: str("log.level"), Format: str("log.format"), Access: Access{Sample: float(str("log.access.sample"))}},
+		Drain: Drain{Wait: duration(str("drain.wait")), Timeout: duration(str("drain.timeout"))},
+	}
+	for _, s := range list("listen.allow_uids") {
+		n, _ := strconv.ParseUint(s, 10, 32) // checked when it was read
+		cfg.Listen.AllowUIDs = append(cfg.Listen.AllowUIDs, uint32(n))
+	}
+	if len(cfg.Listen.Addresses) == 0 {
+		cfg.Listen.Addresses = []string{str("listen.address")}
+	} else if v, both := p.values["listen.address"]; both {
+		p.addf(v.line, "listen.address", "stands beside listen.addresses: keep one of them")
+	}
+	if cfg.StateDir == "" {
+		cfg.StateDir = p.stateDir()
+	}
+	if cfg.Admin.TokenFile == "auto" {
+		cfg.Admin.TokenFile = filepath.Join(cfg.StateDir, "admin.token")
+	}
+	cfg.Upstreams = p.resolveUpstreams()
+	return cfg, p.origin
+}
+
+// stateDir is where state is kept if the file does not say.
+func (p *parser) stateDir() string {
+	if os.Geteuid() == 0 {
+		return "/var/lib/warmwire"
+	}
+	if dir, ok := p.getenv("XDG_STATE_HOME"); ok && filepath.IsAbs(dir) {
+		return filepath.Join(dir, "warmwire")
+	}
+	if home, ok := p.getenv("HOME"); ok && home != "" {
+		return filepath.Join(home, ".local", "state", "warmwire")
+	}
+	return filepath.Join(os.TempDir(), "warmwire-"+strconv.Itoa(os.Geteuid()))
+}
+
+func (p *parser) resolveUpstreams() []Upstream {
+	names := slices.Clone(p.named)
+	for _, b := range builtins {
+		if !slices.Contains(names, b.name) {
+			names = append(names, b.name)
+		}
+	}
+	slices.Sort(names)
+	var out []Upstream
+	for _, name := range names {
+		if u, ok := p.resolveUpstream(name); ok {
+			out = append(out, u)
+		}
+	}
+	return out
+}
+
+func (p *parser) resolveUpstream(name string) (Upstream, bool) {
+	val := func(path string) value { return p.upstreamValue(name, path) }
+	at := func(path string) Duration { return duration(val(path).text) }
+	if val("disabled").text == "true" {
+		return Upstream{}, false
+	}
+	u := Upstream{
+		Name: name, Builtin: !slices.Contains(p.named, name), Protocols: val("protocols").list, Headers: val("headers.set").dict,
+		ErrorEvent: val("error_event").text == "true", Dialect: val("dialect").text,
+		Timeouts: Timeouts{
+			Connect: at("timeouts.connect"), TLSHandshake: at("timeouts.tls_handshake"), RequestWrite: at("timeouts.request_write"),
+			ResponseHeader: at("timeouts.response_header"), FirstToken: at("timeouts.first_token"), Idle: at("timeouts.idle"),
+			Total: at("timeouts.total"),
+		},
+		TLS: TLS{val("tls.ca_file").text, val("tls.client_cert").text, val("tls.client_key").text, val("tls.min_version").text},
+	}
+	raw, line := val("url").text, val("url").line
+	if raw == "" {
+		for _, b := range builtins {
+			if b.name == name {
+				raw = b.url
+			}
+		}
+	}
+	path := join(join("upstreams", name), "url")
+	if raw == "" {
+		p.addf(p.values[join("upstreams", name)].line, path, "is needed: %q is no built-in upstream", name)
+		return Upstream{}, false
+	}
+	parsed, err := url.Parse(raw)
+	switch {
+	case err != nil || parsed.Hostname() == "":
+		p.addf(line, path, "is no URL such as https://api.example.com")
+		return Upstream{}, false
+	case parsed.Scheme != "https" && parsed.Scheme != "http":
+		p.addf(line, path, "needs https:// (or http:// for a local server)")
+	case parsed.User != nil || parsed.RawQuery != "" || parsed.ForceQuery || parsed.Fragment != "":
+		p.addf(line, path, "must have no user, query or fragment: put credentials into headers.set")
+	}
+	u.URL = parsed
+	if u.Dialect == "auto" {
+		u.Dialect = guessDialect(name, parsed.Hostname())
+	}
+	return u, true
+}
+
+func guessDialect(name, host string) string {
+	switch {
+	case name == "anthropic", host == "api.anthropic.com":
+		return "anthropic"
+	case name == "gemini", host == "generativelanguage.googleapis.com":
+		return "gemini"
+	}
+	return "openai"
+}
+
+// get returns the value of a key, or its default.
+func (p *parser) get(keys []key, path, full string) value {
+	if v, ok := p.values[full]; ok {
+		return v
+	}
+	k, _ := find(keys, path)
+	v := value{text: k.def}
+	switch k.kind {
+	case kList, kInts:
+		inner := strings.Trim(k.def, "[]")
+		v = value{list: []string{}}
+		if inner != "" {
+			v.list = strings.Split(inner, ", ")
+		}
+	case kMap:
+		v = value{dict: map[string]string{}}
+	}
+	return v
+}
+
+// upstreamValue looks at the upstream's own key, then at defaults.
+func (p *parser) upstreamValue(name, path string) value {
+	if v, ok := p.values[join(join("upstreams", name), path)]; ok {
+		return v
+	}
+	if v, ok := p.values[join("defaults", path)]; ok {
+		return v
+	}
+	return p.get(upstreamKeys, path, path+" ") // no file has this: the default
+}
+
+// origin is the line and full key that gave an upstream's setting its value.
+func (p *parser) origin(name, path string) (int, string) {
+	own := join(join("upstreams", name), path)
+	if v, ok := p.values[own]; ok {
+		return v.line, own
+	}
+	if v, ok := p.values[join("defaults", path)]; ok {
+		return v.line, join("defaults", path)
+	}
+	return p.values[join("upstreams", name)].line, own
+}
+
+// The texts below were checked when they were read.
+
+func duration(s string) Duration { d, _ := parseDuration(s); return d }
+func size(s string) Size         { n, _ := parseSize(s); return n }
+func number(s string) int        { n, _ := strconv.Atoi(s); return n }
+func float(s string) float64     { f, _ := strconv.ParseFloat(s, 64); return f }
+
+func lower(list []string) []string {
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = strings.TrimSuffix(strings.ToLower(s), ".")
+	}
+	return out
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ErrInvalid is matched by every error of a configuration.
+var ErrInvalid = errors.New("invalid configuration")
+
+// A Config is a whole configuration with its defaults filled in.
+type Config struct {
+	Listen      Listen
+	Admin       Admin
+	Upstreams   []Upstream // in the order of their names
+	Forward     Forward
+	ParentProxy string // URL, or env; "" = none
+	NoProxy     []string
+	StateDir    string
+	Limits      Limits
+	Log         Log
+	Drain       Drain
+}
+
+// Listen is where apps reach us, and who may.
+type Listen struct {
+	Addresses    []string // host:port or unix:/path
+	Token        string
+	AllowHosts   []string
+	AllowOrigins []string
+	AllowUIDs    []uint32
+	Via          bool
+}
+
+// Admin is the listener for health, metrics and status.
+type Admin struct {
+	Address   string // host:port, unix:/path, or none
+	TokenFile string // path, or none
+}
+
+// Enabled says whether there is an admin listener.
+func (a Admin) Enabled() bool { return a.Address != "" && a.Address != "none" }
+
+// An Upstream is one model API, resolved: its own keys over defaults over what is
+// built in.
+type Upstream struct {
+	Name       string
+	URL        *url.URL
+	Dialect    string // openai, anthropic, gemini or none
+	Protocols  []string
+	Headers    map[string]string
+	Timeouts   Timeouts
+	ErrorEvent bool
+	TLS        TLS
+	Builtin    bool // not named in the file
+}
+
+// Timeouts are the limits of one request by phase; 0 = none.
+type Timeouts struct {
+	Connect, TLSHandshake, RequestWrite, ResponseHeader, FirstToken, Idle, Total Duration
+}
+
+// TLS says whom an upstream's certificate is checked against, and who we are.
+type TLS struct{ CAFile, ClientCert, ClientKey, MinVersion string }
+
+// Forward is for hosts that are no upstream.
+type Forward struct {
+	Default string // tunnel or deny
+	Deny    []string
+}
+
+// Limits bound the process.
+type Limits struct {
+	Connections  int
+	Header, Body Size
+	Procs        int
+}
+
+// Log says what is written and how.
+type Log struct {
+	Level, Format string
+	Access        Access
+}
+
+// Access is the access log.
+type Access struct{ Sample float64 }
+
+// Drain is the way down after SIGTERM.
+type Drain struct{ Wait, Timeout Duration }
+
+// A Duration is written as 250ms, 5m or 1h30m.
+type Duration time.Duration
+
+func (d Duration) String() string {
+	s := time.Duration(d).String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+func parseDuration(s string) (Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no duration: write 250ms, 30s or 5m", s)
+	}
+	if d < 0 {
+		return 0, fmt.Errorf("%q is negative: 0s means none", s)
+	}
+	return Duration(d), nil
+}
+
+// A Size is a number of bytes, written as 64KiB, 1MiB or a plain number.
+type Size int64
+
+func (n Size) String() string {
+	for _, u := range sizeUnits {
+		if n != 0 && int64(n)%u.bytes == 0 {
+			return strconv.FormatInt(int64(n)/u.bytes, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(int64(n), 10)
+}
+
+var sizeUnits = [...]struct {
+	name  string
+	bytes int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
+
+func parseSize(s string) (Size, error) {
+	number, factor := s, int64(1)
+	for _, u := range sizeUnits {
+		if v, ok := strings.CutSuffix(s, u.name); ok {
+			number, factor = v, u.bytes
+		}
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+	if err != nil || n < 0 || n > (1<<62)/factor {
+		return 0, fmt.Errorf("%q is no size: write 64KiB, 1MiB or a number of bytes", s)
+	}
+	return Size(n * factor), nil
+}
