@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/warmwire/warmwire/internal/webguard"
+)
+
+// maxBody is more than an empty JSON object with blanks around it needs.
+const maxBody = 1 << 10 // 1 KiB
+
+// Config is what the admin listener serves and who may use it. All functions
+// except TrustPeer are required.
+type Config struct {
+	Token      string                   // "" = calls that change state are refused, unless TrustPeer allows them
+	TrustPeer  func(*http.Request) bool // vouches for the sender without a token, such as a peer on a Unix socket; nil = nobody
+	AllowHosts []string                 // names in Host beside loopback and the address the connection came in on
+	Remote     bool                     // the listener is bound beyond loopback
+
+	Ready   func() error // nil error = requests are taken; it is shown, so it holds no secret
+	Metrics http.Handler
+	Status  func() any   // marshalled as JSON
+	Reload  func() error // may take its time; the error is shown to the caller
+	Quit    func()       // begins the drain and returns
+}
+
+// An Admin serves the admin listener.
+type Admin struct {
+	cfg    Config
+	hosts  webguard.Hosts
+	token  [sha256.Size]byte // of cfg.Token
+	routes map[string]route
+}
+
+// A route is one path. Those with POST change state.
+type route struct {
+	method string
+	open   bool // needs no token from beyond loopback
+	serve  func(http.ResponseWriter, *http.Request)
+}
+
+// New checks the configuration and returns the handler.
+func New(cfg Config) (*Admin, error) {
+	if cfg.Ready == nil || cfg.Metrics == nil || cfg.Status == nil || cfg.Reload == nil || cfg.Quit == nil {
+		return nil, errors.New("admin: internal error: a function is missing in Config")
+	}
+	hosts, err := webguard.ParseHosts(cfg.AllowHosts)
+	if err != nil {
+		return nil, fmt.Errorf("admin: %w", err)
+	}
+	a := &Admin{cfg: cfg, hosts: hosts, token: sha256.Sum256([]byte(cfg.Token))}
+	a.routes = map[string]route{
+		"/":          {http.MethodGet, false, a.index},
+		"/healthz":   {http.MethodGet, true, a.healthz},
+		"/readyz":    {http.MethodGet, true, a.readyz},
+		"/metrics":   {http.MethodGet, false, cfg.Metrics.ServeHTTP},
+		"/v1/status": {http.MethodGet, false, a.status},
+		"/v1/reload": {http.MethodPost, false, a.reload},
+		"/v1/quit":   {http.MethodPost, false, a.quit},
+	}
+	return a, nil
+}
+
+// ServeHTTP checks who asks, in the order from the cheapest to tell to the most
+// exact, and then serves.
+func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	secure(w.Header())
+	if ref := a.checkPage(r); ref != nil {
+		ref.write(w)
+		return
+	}
+	rt, found := a.routes[r.URL.Path]
+	if !(found && rt.open) && a.remote(r) {
+		if ref := a.authorize(r); ref != nil {
+			ref.write(w)
+			return
+		}
+	}
+	if !found {
+		(&refusal{http.StatusNotFound, "not_found", "there is nothing at this path; GET / lists what there is"}).write(w)
+		return
+	}
+	if !rt.allows(r.Method) {
+		w.Header().Set("Allow", rt.allow()) // RFC 9110 §15.5.6
+		(&refusal{http.StatusMethodNotAllowed, "method_not_allowed", "this path takes " + rt.allow()}).write(w)
+		return
+	}
+	if rt.method == http.MethodPost {
+		if ref := a.checkChange(w, r); ref != nil {
+			ref.write(w)
+			return
+		}
+	}
+	rt.serve(w, r)
+}
+
+func (rt route) allows(method string) bool {
+	return method == rt.method || rt.method == http.MethodGet && method == http.MethodHead
+}
+
+func (rt route) allow() string {
+	if rt.method == http.MethodGet {
+		return "GET, HEAD"
+	}
+	return rt.method
+}
+
+// secure keeps answers from being framed, sniffed, stored or read by pages.
+func secure(h http.Header) {
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Referrer-Policy", "no-referrer")
+}
+
+// checkPage refuses what only a foreign web page would send.
+func (a *Admin) checkPage(r *http.Request) *refusal {
+	err := webguard.CheckHost(r.Host, func(host string) bool {
+		return webguard.IsLoopback(host) || a.hosts.Has(host) || isLocalAddr(r, host)
+	})
+	if err == nil {
+		err = webguard.CheckOrigin(r.Header, r.Host, webguard.Origins{})
+	}
+	e, refused := errors.AsType[*webguard.Error](err)
+	if !refused {
+		return nil
+	}
+	text := e.Error()
+	if e.Code == webguard.CodeHost {
+		text += "; use its address or localhost, or list the name in listen.allow_hosts"
+	}
+	return &refusal{e.Status, e.Code, text}
+}
+
+// localAddr is where the connection came in. It is not valid on a Unix socket or
+// if it is not known.
+func localAddr(r *http.Request) (addr netip.Addr, network string) {
+	la, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if !ok {
+		return netip.Addr{}, ""
+	}
+	ap, err := netip.ParseAddrPort(la.String())
+	if err != nil {
+		return netip.Addr{}, la.Network()
+	}
+	return ap.Addr().Unmap().WithZone(""), la.Network()
+}
+
+// isLocalAddr accepts the address that the connection came in on: a listener on
+// all addresses is reached by each of them, and a page cannot choose it.
+func isLocalAddr(r *http.Request, host string) bool {
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return false
+	}
+	local, _ := localAddr(r)
+	return local.IsValid() && local == addr
+}
+
+// remote says whether the request may have come from another machine. What is not
+// known counts as such.
+func (a *Admin) remote(r *http.Request) bool {
+	addr, network := localAddr(r)
+	return a.cfg.Remote || network != "unix" && !addr.IsLoopback()
+}
+
+// checkChange is what a call that changes state must pass.
+func (a *Admin) checkChange(w http.ResponseWriter, r *http.Request) *refusal {
+	if ref := a.authorize(r); ref != nil {
+		return ref
+	}
+	mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || mediaType != "application/json" || len(r.Header["Content-Type"]) != 1 {
+		return &refusal{http.StatusUnsupportedMediaType, "json_required", "send Content-Type: application/json"}
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		return &refusal{http.StatusRequestEntityTooLarge, "body_too_large", "this call takes no parameters: send {} or nothing"}
+	}
+	text := strings.TrimSpace(string(body))
+	if err != nil || text != "" && text != "{}" {
+		return &refusal{http.StatusBadRequest, "body_not_empty", "this call takes no parameters: send {} or nothing"}
+	}
+	return nil
+}
+
+// authorize wants the token, or a peer that is trusted for what it is.
+func (a *Admin) authorize(r *http.Request) *refusal {
+	if a.cfg.TrustPeer != nil && a.cfg.TrustPeer(r) {
+		return nil
+	}
+	if a.cfg.Token == "" {
+		return &refusal{http.StatusForbidden, "token_not_configured",
+			"this call needs a token and none is configured: set admin.token_file, or use the Unix socket of the admin listener"}
+	}
+	values := r.Header["Authorization"]
+	if len(values) == 1 {
+		scheme, given, _ := strings.Cut(values[0], " ")
+		sum := sha256.Sum256([]byte(strings.TrimLeft(given, " "))) // equal lengths: the time does not tell the token's
+		if strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(sum[:], a.token[:]) == 1 {
+			return nil
+		}
+	}
+	return &refusal{http.StatusUnauthorized, "token_required", "send Authorization: Bearer with the token in admin.token_file"}
+}
+
+// A refusal is an answer that says no.
+type refusal struct {
+	status int
+	code   string // stable, for programs
+	text   string // for people
+}
+
+func (ref *refusal) write(w http.ResponseWriter) {
+	if ref.status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="warmwire-admin"`) // RFC 6750 §3
+	}
+	writeJSON(w, ref.status, map[string]any{"error": map[string]string{"code": ref.code, "message": ref.text}})
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	body, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		status, body = http.StatusInternalServerError, []byte(`{"error": {"code": "internal_error", "message": "the answer is no JSON"}}`)
+	}
+	write(w, status, "application/json", append(body, '\n'))
+}
+
+// write sends a whole answer; net/http leaves the body out for HEAD.
+func write(w http.ResponseWriter, status int, mediaType string, body []byte) {
+	w.Header().Set("Content-Type", mediaType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the caller may be gone, and there is nobody else to tell
+}

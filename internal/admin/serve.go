@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import "net/http"
+
+const indexText = `Warmwire admin listener
+
+GET  /healthz     200 while the process answers
+GET  /readyz      200 when requests are taken, else 503 and the reason
+GET  /metrics     metrics in the Prometheus formats
+GET  /v1/status   JSON
+POST /v1/reload   read the configuration again
+POST /v1/quit     drain and exit
+
+POST needs Authorization: Bearer with the token in admin.token_file, and
+Content-Type: application/json.
+`
+
+const plainText = "text/plain; charset=utf-8"
+
+func (a *Admin) index(w http.ResponseWriter, _ *http.Request) {
+	write(w, http.StatusOK, plainText, []byte(indexText))
+}
+
+func (a *Admin) healthz(w http.ResponseWriter, _ *http.Request) {
+	write(w, http.StatusOK, plainText, []byte("ok\n"))
+}
+
+func (a *Admin) readyz(w http.ResponseWriter, _ *http.Request) {
+	if err := a.cfg.Ready(); err != nil {
+		(&refusal{http.StatusServiceUnavailable, "not_ready", err.Error()}).write(w)
+		return
+	}
+	write(w, http.StatusOK, plainText, []byte("ready\n"))
+}
+
+func (a *Admin) status(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, a.cfg.Status())
+}
+
+// reload answers 422 when the new configuration was refused: the running one
+// stays as it was.
+func (a *Admin) reload(w http.ResponseWriter, _ *http.Request) {
+	if err := a.cfg.Reload(); err != nil {
+		(&refusal{http.StatusUnprocessableEntity, "reload_failed", err.Error()}).write(w)
+		return
+	}
+	writeJSON(w, http.StatusOK, map[string]string{"status": "reloaded"})
+}
+
+// quit sends its answer before the drain begins, because the drain may be over
+// before an answer would be out.
+func (a *Admin) quit(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Connection", "close")
+	writeJSON(w, http.StatusAccepted, map[string]string{"status": "draining"})
+	_ = http.NewResponseController(w).Flush() // a caller that is gone still wants the exit
+	a.cfg.Quit()
+}
