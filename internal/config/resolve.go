@@ -46,6 +46,7 @@ func (p *parser) resolve() (*Config, func(upstream, key string) (int, string)) {
 	if cfg.Admin.TokenFile == "auto" {
 		cfg.Admin.TokenFile = filepath.Join(cfg.StateDir, "admin.token")
 	}
+	cfg.DefaultTimeouts = p.timeouts("")
 	cfg.Upstreams = p.resolveUpstreams()
 	return cfg, p.origin
 }
@@ -83,19 +84,14 @@ func (p *parser) resolveUpstreams() []Upstream {
 
 func (p *parser) resolveUpstream(name string) (Upstream, bool) {
 	val := func(path string) value { return p.upstreamValue(name, path) }
-	at := func(path string) Duration { return duration(val(path).text) }
 	if val("disabled").text == "true" {
 		return Upstream{}, false
 	}
 	u := Upstream{
 		Name: name, Builtin: !slices.Contains(p.named, name), Protocols: val("protocols").list, Headers: val("headers.set").dict,
 		ErrorEvent: val("error_event").text == "true", Dialect: val("dialect").text,
-		Timeouts: Timeouts{
-			Connect: at("timeouts.connect"), TLSHandshake: at("timeouts.tls_handshake"), RequestWrite: at("timeouts.request_write"),
-			ResponseHeader: at("timeouts.response_header"), FirstToken: at("timeouts.first_token"), Idle: at("timeouts.idle"),
-			Total: at("timeouts.total"),
-		},
-		TLS: TLS{val("tls.ca_file").text, val("tls.client_cert").text, val("tls.client_key").text, val("tls.min_version").text},
+		Timeouts: p.timeouts(name),
+		TLS:      TLS{val("tls.ca_file").text, val("tls.client_cert").text, val("tls.client_key").text, val("tls.min_version").text},
 	}
 	raw, line := val("url").text, val("url").line
 	if raw == "" {
@@ -125,6 +121,15 @@ func (p *parser) resolveUpstream(name string) (Upstream, bool) {
 		u.Dialect = guessDialect(name, parsed.Hostname())
 	}
 	return u, true
+}
+
+// timeouts are those of one upstream, or the defaults for a name that none has.
+func (p *parser) timeouts(name string) Timeouts {
+	at := func(path string) Duration { return duration(p.upstreamValue(name, "timeouts."+path).text) }
+	return Timeouts{
+		Connect: at("connect"), TLSHandshake: at("tls_handshake"), RequestWrite: at("request_write"),
+		ResponseHeader: at("response_header"), FirstToken: at("first_token"), Idle: at("idle"), Total: at("total"),
+	}
 }
 
 func guessDialect(name, host string) string {

@@ -16,16 +16,18 @@ var ErrInvalid = errors.New("invalid configuration")
 
 // A Config is a whole configuration with its defaults filled in.
 type Config struct {
-	Listen      Listen
-	Admin       Admin
-	Upstreams   []Upstream // in the order of their names
-	Forward     Forward
-	ParentProxy string // URL, or env; "" = none
-	NoProxy     []string
-	StateDir    string
-	Limits      Limits
-	Log         Log
-	Drain       Drain
+	Listen    Listen
+	Admin     Admin
+	Upstreams []Upstream // in the order of their names
+	Forward   Forward
+	// DefaultTimeouts apply to hosts that are no upstream.
+	DefaultTimeouts Timeouts
+	ParentProxy     string // URL, or env; "" = none
+	NoProxy         []string
+	StateDir        string
+	Limits          Limits
+	Log             Log
+	Drain           Drain
 }
 
 // Listen is where apps reach us, and who may.

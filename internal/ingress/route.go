@@ -93,6 +93,12 @@ func (u *Upstream) routeTarget(m Mode, raw string) route {
 // the way its url says, over TLS, however the app spelt the scheme.
 func (t *Table) routeAbsolute(r *http.Request, scheme, rest string) (route, *refusal) {
 	scheme = strings.ToLower(scheme)
+	switch scheme { // aiohttp asks a proxy for ws:// and wss:// URLs
+	case "ws":
+		scheme = "http"
+	case "wss":
+		scheme = "https"
+	}
 	if scheme != "http" && scheme != "https" {
 		return route{}, &refusal{http.StatusBadRequest, "unsupported_scheme",
 			"only http and https targets can be forwarded", ModeForward}

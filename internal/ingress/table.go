@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/warmwire/warmwire/internal/dialect"
+	"github.com/warmwire/warmwire/internal/webguard"
 )
 
 // ErrLoop is matched by a dial error that refused one of our own listeners as
@@ -67,13 +68,18 @@ type Table struct {
 	AllowUIDs    []uint32 // users, besides our own, that injected credentials serve
 	MaxBody      int64    // bytes of a request body; 0 = no limit
 
-	byName map[string]*Upstream
-	byHost map[string]*Upstream // host:port, lower case; loopback upstreams are not in it
-	byAddr map[string]*Upstream // host:port, all of them, for the proxy form
+	origins webguard.Origins
+	byName  map[string]*Upstream
+	byHost  map[string]*Upstream // host:port, lower case; loopback upstreams are not in it
+	byAddr  map[string]*Upstream // host:port, all of them, for the proxy form
 }
 
 // prepare builds the look-up maps and checks what New cannot do without.
 func (t *Table) prepare() error {
+	var err error
+	if t.origins, err = webguard.ParseOrigins(t.AllowOrigins); err != nil {
+		return fmt.Errorf("ingress: %w", err)
+	}
 	t.byName = make(map[string]*Upstream, len(t.Upstreams))
 	t.byHost = make(map[string]*Upstream, len(t.Upstreams))
 	t.byAddr = make(map[string]*Upstream, len(t.Upstreams))

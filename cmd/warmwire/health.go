@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// healthTimeout is below the usual period of an exec probe, 10 s.
+const healthTimeout = 3 * time.Second
+
+func healthCommand(path *string) *cobra.Command {
+	var live bool
+	cmd := &cobra.Command{
+		Use:   "health",
+		Short: "Ask the running Warmwire whether it is ready (for exec probes)",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, _, err := loadConfig(*path)
+			if err != nil {
+				return err
+			}
+			if cfg.Admin.Address == "" || cfg.Admin.Address == "none" {
+				return fmt.Errorf("health: admin.address is off, so there is nothing to ask")
+			}
+			endpoint := "/readyz"
+			if live {
+				endpoint = "/healthz"
+			}
+			return askHealth(cmd.Context(), cfg.Admin.Address, endpoint)
+		},
+	}
+	cmd.Flags().BoolVar(&live, "live", false, "ask only whether it is alive, not whether it takes requests")
+	return cmd
+}
+
+// askHealth asks the admin listener at address, which may be unix:/path.
+func askHealth(ctx context.Context, address, endpoint string) error {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			if path, ok := strings.CutPrefix(address, "unix:"); ok {
+				return d.DialContext(ctx, "unix", path)
+			}
+			return d.DialContext(ctx, "tcp", dialable(address))
+		},
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+endpoint, nil)
+	if err != nil {
+		return fmt.Errorf("health: %w", err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("health: %w; is `warmwire run` running with this configuration?", err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+	if err != nil {
+		return fmt.Errorf("health: read the answer: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("health: %s: %s", resp.Status, strings.TrimSpace(string(text)))
+	}
+	return nil
+}
+
+// dialable replaces the unspecified address, which one can listen on but should
+// not dial, by loopback.
+func dialable(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	switch host {
+	case "", "0.0.0.0":
+		host = "127.0.0.1"
+	case "::":
+		host = "::1"
+	}
+	return net.JoinHostPort(host, port)
+}

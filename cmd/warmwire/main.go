@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command warmwire is a localhost sidecar for programs that call model APIs.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"github.com/spf13/cobra"
+
+	"github.com/warmwire/warmwire/internal/config"
+)
+
+// version is stamped by the build: -ldflags "-X main.version=…".
+var version = "devel"
+
+// errUsage marks errors of the command line; they end with exit code 2.
+var errUsage = errors.New("usage")
+
+func main() { os.Exit(run()) }
+
+// run returns the exit code: 0 fine, 1 failed, 2 usage or configuration. A
+// command run by exec passes its own code on.
+func run() int {
+	err := rootCommand().Execute()
+	var child *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &child):
+		return childExitCode(child)
+	}
+	fmt.Fprintln(os.Stderr, "warmwire:", err)
+	if errors.Is(err, errUsage) || errors.Is(err, config.ErrInvalid) {
+		return 2
+	}
+	return 1
+}
+
+func rootCommand() *cobra.Command {
+	var path string
+	root := &cobra.Command{
+		Use:           "warmwire",
+		Short:         "A localhost sidecar for programs that call model APIs",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.PersistentFlags().StringVarP(&path, "config", "c", "",
+		"configuration `file` (default: $WARMWIRE_CONFIG, the user's, then /etc/warmwire/warmwire.yaml)")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
+	root.AddCommand(runCommand(&path), demoCommand(), execCommand(&path), healthCommand(&path), configCommand(&path), versionCommand())
+	for _, c := range root.Commands() {
+		c.Args = usageArgs(c.Args)
+	}
+	root.Args = usageArgs(root.Args)
+	return root
+}
+
+// usageArgs makes wrong arguments end with exit code 2.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if check == nil {
+			return nil
+		}
+		if err := check(cmd, args); err != nil {
+			return fmt.Errorf("%w: %w", errUsage, err)
+		}
+		return nil
+	}
+}

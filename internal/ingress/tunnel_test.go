@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// connect opens a tunnel through the rig to addr.
+func connect(r *rig, addr string) *rawConn {
+	app := r.dial()
+	app.send("CONNECT " + addr + " HTTP/1.1\nHost: " + addr + "\n\n")
+	if head := app.head(); head != "HTTP/1.1 200 Connection Established\n" {
+		r.t.Fatalf("CONNECT answered %q", head)
+	}
+	return app
+}
+
+func TestTunnelPassesAHalfCloseInEachDirection(t *testing.T) {
+	big := bytes.Repeat([]byte("0123456789abcdef"), 64<<10) // 1 MiB
+	addr := rawUpstream(t, func(c *rawConn) {
+		got, err := io.ReadAll(c.in) // the app's FIN ends this
+		if err != nil || string(got) != "question" {
+			t.Errorf("upstream read %q, %v", got, err)
+		}
+		_, _ = c.Write(big)
+	})
+	r := newRig(t, addr, nil)
+	app := connect(r, addr)
+	app.sendExact("question")
+	if err := app.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := app.rest()
+	if err != nil || sha256.Sum256([]byte(got)) != sha256.Sum256(big) {
+		t.Errorf("app read %d bytes, %v; want %d", len(got), err, len(big))
+	}
+	rec := r.record()
+	if rec.Outcome != OutcomeOK || rec.BytesIn != 8 || rec.BytesOut != int64(len(big)) {
+		t.Errorf("record %+v", rec)
+	}
+}
+
+func TestTunnelDeliversTheTailToASlowReader(t *testing.T) {
+	tail := bytes.Repeat([]byte("x"), 4<<20) // 4 MiB, then closed at once
+	addr := rawUpstream(t, func(c *rawConn) { _, _ = c.Write(tail) })
+	r := newRig(t, addr, nil)
+	app := connect(r, addr)
+	total := 0
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := app.in.Read(buf)
+		total += n
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatalf("after %d bytes: %v", total, err)
+		}
+	}
+	if total != len(tail) {
+		t.Errorf("read %d bytes, want %d", total, len(tail))
+	}
+}
+
+func TestTunnelPassesBytesSentWithConnect(t *testing.T) {
+	addr := rawUpstream(t, func(c *rawConn) { c.expect("hello"); c.sendExact("world") })
+	r := newRig(t, addr, nil)
+	app := r.dial()
+	app.sendExact("CONNECT " + addr + " HTTP/1.1\r\nHost: " + addr + "\r\n\r\nhello")
+	app.head()
+	app.expect("world")
+}
+
+func TestTunnelResetEndsBothSides(t *testing.T) {
+	for _, who := range []string{"app", "upstream"} {
+		t.Run(who, func(t *testing.T) {
+			ready, ended := make(chan *rawConn, 1), make(chan struct{})
+			addr := rawUpstream(t, func(c *rawConn) {
+				ready <- c
+				_, _ = io.Copy(io.Discard, c.in)
+				close(ended)
+			})
+			r := newRig(t, addr, nil)
+			app := connect(r, addr)
+			up := <-ready
+			if who == "app" {
+				_ = app.SetLinger(0)
+				_ = app.Close()
+				within(t, "the upstream's end", 50*time.Millisecond, ended)
+			} else {
+				_ = up.SetLinger(0)
+				_ = up.Close()
+				if _, err := app.rest(); err == nil {
+					t.Error("the app saw a clean end, want a reset")
+				}
+			}
+			if rec := r.record(); rec.Outcome == OutcomeOK {
+				t.Errorf("outcome %s", rec.Outcome)
+			}
+		})
+	}
+}
+
+func TestTunnelAppThatLeavesEndsASilentUpstream(t *testing.T) {
+	ended := make(chan struct{})
+	addr := rawUpstream(t, func(c *rawConn) {
+		_, _ = io.Copy(io.Discard, c.in)
+		_, err := c.in.ReadByte() // it ignores the half-close and waits on
+		for err == nil {
+			_, err = c.in.ReadByte()
+		}
+		_ = c.SetReadDeadline(time.Now().Add(patience))
+		for { // only a write shows that nobody is there
+			if _, err := c.Write([]byte("x")); err != nil {
+				close(ended)
+				return
+			}
+			<-time.After(time.Millisecond)
+		}
+	})
+	r := newRig(t, addr, nil)
+	app := connect(r, addr)
+	app.sendExact("bye")
+	_ = app.Close()
+	within(t, "the tunnel's end", time.Second, ended)
+	r.record()
+}
+
+func TestTunnelFailuresAreHTTPErrors(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := ln.Addr().String()
+	_ = ln.Close()
+	tests := []struct {
+		name   string
+		dial   DialFunc
+		status int
+	}{
+		{"refused", nil, 502},
+		{"own listener", func(context.Context, string, string) (net.Conn, error) { return nil, fmt.Errorf("dial: %w", ErrLoop) }, 508},
+		{"metadata", func(context.Context, string, string) (net.Conn, error) { return nil, fmt.Errorf("dial: %w", ErrForbidden) }, 403},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, refused, func(tab *Table, _ *Upstream) {
+				if tt.dial != nil {
+					tab.Forward.Dial = tt.dial
+				}
+			})
+			app := r.dial()
+			app.send("CONNECT " + refused + " HTTP/1.1\nHost: " + refused + "\n\n")
+			resp, err := http.ReadResponse(app.in, &http.Request{Method: http.MethodConnect})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if resp.StatusCode != tt.status || !strings.HasPrefix(resp.Header.Get("Proxy-Status"), "warmwire; error=") {
+				t.Errorf("%d %v, want %d", resp.StatusCode, resp.Header, tt.status)
+			}
+		})
+	}
+}
+
+func TestTunnelHead200IsOneWriteWithoutFraming(t *testing.T) {
+	if !strings.HasSuffix(connectEstablished, "\r\n\r\n") || strings.Contains(connectEstablished, "Content-Length") ||
+		strings.Contains(connectEstablished, "Transfer-Encoding") {
+		t.Errorf("%q", connectEstablished)
+	}
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"net/http"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Config is plain data.
+type Config struct{ Version string }
+
+// A Request is what a finished request showed. A zero duration did not happen.
+type Request struct {
+	Upstream, Mode, Protocol, Outcome, Cause string
+	Duration                                 time.Duration
+	DNS, Connect, TLS, Send, Wait            time.Duration
+	TTFT, PerChunk                           time.Duration
+	InputTokens, OutputTokens                int64 // -1 = unknown
+	TrailersLost                             int
+}
+
+// Metrics counts.
+type Metrics struct {
+	reg    *prometheus.Registry
+	labels labels
+
+	requests, interruptions, handshakes, tokens *prometheus.CounterVec
+	malformed, refused, reloads                 *prometheus.CounterVec
+	acceptErrors, trailers                      prometheus.Counter
+	duration, phase, ttft, perChunk             *prometheus.HistogramVec
+	upstreamConns, streams                      *prometheus.GaugeVec
+	appConns                                    prometheus.Gauge
+	dropped                                     atomic.Pointer[func() uint64]
+
+	mu    sync.RWMutex // guards known
+	known set          // upstreams of the configuration
+}
+
+// Buckets are few, because classic ones are paid for in every series; the native
+// histograms beside them are finer (Prometheus reads those in its own format).
+var (
+	phaseBuckets = []float64{.001, .005, .02, .1, .5, 2, 10, 60}
+	tokenBuckets = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 120}
+	chunkBuckets = []float64{.005, .01, .025, .05, .1, .25, 1, 5}
+	totalBuckets = []float64{.05, .25, 1, 5, 15, 60, 300, 1800}
+)
+
+// New returns Metrics with all series at zero that have no labels.
+func New(cfg Config) *Metrics {
+	m := &Metrics{reg: prometheus.NewRegistry(), labels: newLabels(), known: set{}}
+	m.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmwire_" + name, Help: help}, labels)
+		m.reg.MustRegister(v)
+		return v
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "warmwire_" + name, Help: help, Buckets: buckets,
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
+		}, labels)
+		m.reg.MustRegister(v)
+		return v
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "warmwire_" + name, Help: help}, labels)
+		m.reg.MustRegister(v)
+		return v
+	}
+	m.requests = counter("requests_total", "Finished requests, tunnels and WebSockets.", "upstream", "mode", "protocol", "outcome")
+	m.interruptions = counter("interruptions_total", "Answers that did not end as they should, by cause.", "upstream", "cause")
+	m.handshakes = counter("tls_handshakes_total", "TLS handshakes with upstreams.", "upstream", "kind")
+	m.tokens = counter("tokens_total", "Tokens as the upstreams report them.", "upstream", "direction")
+	m.malformed = counter("malformed_requests_total", "Requests refused as malformed.", "code")
+	m.refused = counter("refused_requests_total", "Requests refused by policy.", "reason")
+	m.reloads = counter("config_reloads_total", "Reloads of the configuration.", "result")
+	m.duration = histogram("request_duration_seconds", "First byte of a request to the end of its answer.", totalBuckets, "upstream", "mode")
+	m.phase = histogram("phase_seconds", "Stages before an answer begins: dns, connect, tls, send, wait.", phaseBuckets, "upstream", "phase")
+	m.ttft = histogram("time_to_first_token_seconds", "First byte of a request to the first token-bearing event.", tokenBuckets, "upstream")
+	m.perChunk = histogram("time_per_output_chunk_seconds", "(last - first) / (chunks - 1) of one stream.", chunkBuckets, "upstream")
+	m.upstreamConns = gauge("upstream_connections", "Open connections to upstreams.", "upstream", "protocol")
+	m.streams = gauge("streams_open", "Requests, tunnels and WebSockets that run.", "mode")
+	m.appConns = prometheus.NewGauge(prometheus.GaugeOpts{Name: "warmwire_app_connections", Help: "Open connections of apps."})
+	m.acceptErrors = prometheus.NewCounter(prometheus.CounterOpts{Name: "warmwire_accept_errors_total", Help: "Connections that could not be accepted."})
+	m.trailers = prometheus.NewCounter(prometheus.CounterOpts{Name: "warmwire_trailers_dropped_total", Help: "Trailer fields that could not be passed on."})
+	m.reg.MustRegister(m.appConns, m.acceptErrors, m.trailers, m.droppedCounter(), buildInfo(cfg))
+	m.registerDescriptors()
+	return m
+}
+
+func buildInfo(cfg Config) prometheus.Collector {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "warmwire_build_info", Help: "1, with the version."}, []string{"version", "goversion"})
+	g.WithLabelValues(cfg.Version, runtime.Version()).Set(1)
+	return g
+}
+
+func (m *Metrics) droppedCounter() prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "warmwire_accesslog_dropped_total", Help: "Access log records that found the queue full."},
+		func() float64 {
+			if f := m.dropped.Load(); f != nil {
+				return float64((*f)())
+			}
+			return 0
+		})
+}
+
+// registerDescriptors shows how many descriptors are used and may be.
+func (m *Metrics) registerDescriptors() {
+	show := func(name, help string, get func() float64) {
+		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "warmwire_" + name, Help: help}, get))
+	}
+	show("fds_in_use", "Open file descriptors; -1 where it cannot be told.", fdsInUse)
+	show("fds_limit", "File descriptors this process may have; -1 where it cannot be told.", fdsLimit)
+}
+
+// Handler serves the page.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{Registry: nil, MaxRequestsInFlight: 4})
+}
+
+// SetUpstreams names those that the configuration has; series of others vanish.
+func (m *Metrics) SetUpstreams(names []string) {
+	m.mu.Lock()
+	gone := m.known
+	m.known = newSet(names...)
+	for name := range m.known {
+		delete(gone, name)
+	}
+	m.mu.Unlock()
+	for name := range gone {
+		l := prometheus.Labels{"upstream": name}
+		for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
+			m.requests, m.interruptions, m.handshakes, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.upstreamConns,
+		} {
+			v.DeletePartialMatch(l)
+		}
+	}
+}
+
+// SetDropped tells where the access log counts what it drops.
+func (m *Metrics) SetDropped(f func() uint64) { m.dropped.Store(&f) }
+
+// upstream is the label of an upstream, or of a host that is none.
+func (m *Metrics) upstream(name, mode string) string {
+	switch {
+	case name == "" && mode == "tunnel":
+		return "tunnel"
+	case name == "":
+		return "forward"
+	}
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.known.of(name)
+}
+
+// RequestDone counts a finished request.
+func (m *Metrics) RequestDone(r Request) {
+	up, mode, outcome := m.upstream(r.Upstream, r.Mode), m.labels.mode.of(r.Mode), m.labels.outcome.of(r.Outcome)
+	m.requests.WithLabelValues(up, mode, m.labels.protocol.of(r.Protocol), outcome).Inc()
+	m.duration.WithLabelValues(up, mode).Observe(r.Duration.Seconds())
+	m.trailers.Add(float64(r.TrailersLost))
+	switch {
+	case outcome == "cut_upstream", outcome == "cut_app", outcome == "cut_warmwire", r.Cause == "missing_terminal", r.Cause == "error_event":
+		m.interruptions.WithLabelValues(up, m.labels.cause.of(r.Cause)).Inc()
+	}
+	for _, p := range [...]struct {
+		name string
+		d    time.Duration
+	}{{"dns", r.DNS}, {"connect", r.Connect}, {"tls", r.TLS}, {"send", r.Send}, {"wait", r.Wait}} {
+		if p.d > 0 {
+			m.phase.WithLabelValues(up, p.name).Observe(p.d.Seconds())
+		}
+	}
+	if r.TTFT > 0 {
+		m.ttft.WithLabelValues(up).Observe(r.TTFT.Seconds())
+	}
+	if r.PerChunk > 0 {
+		m.perChunk.WithLabelValues(up).Observe(r.PerChunk.Seconds())
+	}
+	if r.InputTokens > 0 {
+		m.tokens.WithLabelValues(up, "input").Add(float64(r.InputTokens))
+	}
+	if r.OutputTokens > 0 {
+		m.tokens.WithLabelValues(up, "output").Add(float64(r.OutputTokens))
+	}
+}
+
+// StreamOpen follows requests, tunnels and WebSockets that run.
+func (m *Metrics) StreamOpen(mode string, delta int) {
+	m.streams.WithLabelValues(m.labels.mode.of(mode)).Add(float64(delta))
+}
+
+// AppConn follows the connections of apps.
+func (m *Metrics) AppConn(delta int) { m.appConns.Add(float64(delta)) }
+
+// UpstreamConn follows the connections to one upstream.
+func (m *Metrics) UpstreamConn(upstream, protocol string, delta int) {
+	m.upstreamConns.WithLabelValues(m.upstream(upstream, ""), m.labels.protocol.of(protocol)).Add(float64(delta))
+}
+
+// Handshake counts a TLS handshake: full, resumed or failed.
+func (m *Metrics) Handshake(upstream, kind string) {
+	m.handshakes.WithLabelValues(m.upstream(upstream, ""), m.labels.kind.of(kind)).Inc()
+}
+
+// Malformed counts a request that could not be understood.
+func (m *Metrics) Malformed(code string) {
+	m.malformed.WithLabelValues(m.labels.malformed.of(code)).Inc()
+}
+
+// Refused counts a request that policy refused.
+func (m *Metrics) Refused(reason string) {
+	m.refused.WithLabelValues(m.labels.reason.of(reason)).Inc()
+}
+
+// AcceptFailed counts a connection that could not be accepted.
+func (m *Metrics) AcceptFailed() { m.acceptErrors.Inc() }
+
+// Reload counts a reload.
+func (m *Metrics) Reload(ok bool) {
+	result := "failed"
+	if ok {
+		result = "ok"
+	}
+	m.reloads.WithLabelValues(result).Inc()
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sidecar
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpproxy"
+
+	"github.com/warmwire/warmwire/internal/config"
+	"github.com/warmwire/warmwire/internal/dialect"
+	"github.com/warmwire/warmwire/internal/ingress"
+	"github.com/warmwire/warmwire/transport"
+	"github.com/warmwire/warmwire/transport/dial"
+)
+
+// built is a transport and what it was built from: a reload keeps those that
+// would come out the same, and their open connections with them.
+type built struct {
+	made      string
+	transport *transport.Transport
+}
+
+// forwardName stands for the way to hosts that are no upstream.
+const forwardName = "\x00forward"
+
+// buildTable makes the routing table, taking transports over from old.
+func (s *Sidecar) buildTable(cfg *config.Config, old map[string]*built) (*ingress.Table, map[string]*built, error) {
+	pick, err := parentPicker(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	ups := make(map[string]*built)
+	t := &ingress.Table{
+		Via: cfg.Listen.Via, Token: cfg.Listen.Token, AllowHosts: cfg.Listen.AllowHosts, AllowOrigins: cfg.Listen.AllowOrigins,
+		AllowUIDs: cfg.Listen.AllowUIDs, MaxBody: int64(cfg.Limits.Body),
+	}
+	for _, u := range cfg.Upstreams {
+		b, err := s.buildUpstream(cfg, u, pick, old[u.Name])
+		if err != nil {
+			return nil, nil, fmt.Errorf("upstream %s: %w", u.Name, err)
+		}
+		ups[u.Name] = b
+		set := make(http.Header)
+		for name, v := range u.Headers {
+			set.Set(name, v)
+		}
+		t.Upstreams = append(t.Upstreams, &ingress.Upstream{
+			Name: u.Name, URL: u.URL, Dialect: dialect.Kind(u.Dialect), Transport: b.transport, SetHeaders: set,
+			FirstToken: time.Duration(u.Timeouts.FirstToken), Idle: time.Duration(u.Timeouts.Idle), Total: time.Duration(u.Timeouts.Total),
+			ErrorEvent: u.ErrorEvent,
+		})
+	}
+	if err := s.buildForward(cfg, t, ups, pick, old[forwardName]); err != nil {
+		return nil, nil, err
+	}
+	return t, ups, nil
+}
+
+// buildForward sets up the way to all other hosts, with the limits of defaults.
+func (s *Sidecar) buildForward(cfg *config.Config, t *ingress.Table, ups map[string]*built, pick picker, old *built) error {
+	limits := cfg.DefaultTimeouts
+	b := old
+	made := fmt.Sprintf("%+v %q %q", limits, cfg.ParentProxy, cfg.NoProxy)
+	dialer := s.dialer(time.Duration(limits.Connect), pick)
+	if b == nil || b.made != made {
+		tr, err := transport.New(dialer, transport.Config{
+			TLSHandshake: time.Duration(limits.TLSHandshake), RequestWrite: time.Duration(limits.RequestWrite),
+			ResponseHeader: time.Duration(limits.ResponseHeader),
+		})
+		if err != nil {
+			return err
+		}
+		b = &built{made, tr}
+	}
+	ups[forwardName] = b
+	t.Forward = ingress.Forward{
+		DenyAll: cfg.Forward.Default == "deny", Transport: b.transport, Dial: ingress.DialFunc(dialer), Idle: time.Duration(limits.Idle),
+	}
+	if len(cfg.Forward.Deny) > 0 {
+		t.Forward.Deny = denyList(cfg.Forward.Deny)
+	}
+	return nil
+}
+
+func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick picker, old *built) (*built, error) {
+	files, err := readFiles(u.TLS.CAFile, u.TLS.ClientCert, u.TLS.ClientKey)
+	if err != nil {
+		return nil, err
+	}
+	limits := u.Timeouts
+	limits.FirstToken, limits.Idle, limits.Total = 0, 0, 0 // not the transport's
+	made := fmt.Sprintf("%s %v %+v %+v %q %q", u.URL, u.Protocols, limits, u.TLS, cfg.ParentProxy, cfg.NoProxy)
+	for _, f := range files {
+		made += fmt.Sprintf(" %x", sha256.Sum256(f))
+	}
+	if old != nil && old.made == made {
+		return old, nil
+	}
+	tc := transport.Config{
+		Protocols: u.Protocols, TLSHandshake: time.Duration(limits.TLSHandshake), RequestWrite: time.Duration(limits.RequestWrite),
+		ResponseHeader: time.Duration(limits.ResponseHeader), ExtraRoots: files[0],
+		OnConn: func(delta int, protocol string) { s.metrics.UpstreamConn(u.Name, protocol, delta) },
+		OnHandshake: func(resumed bool, err error) {
+			kind := "full"
+			if err != nil {
+				kind = "failed"
+			} else if resumed {
+				kind = "resumed"
+			}
+			s.metrics.Handshake(u.Name, kind)
+		},
+	}
+	if u.TLS.MinVersion == "1.3" {
+		tc.MinVersion = tls.VersionTLS13
+	}
+	if u.TLS.ClientCert != "" {
+		pair, err := tls.X509KeyPair(files[1], files[2])
+		if err != nil {
+			return nil, fmt.Errorf("tls.client_cert: %w", err)
+		}
+		tc.ClientCert = &pair
+	}
+	tr, err := transport.New(s.dialer(time.Duration(limits.Connect), pick), tc)
+	if err != nil {
+		return nil, fmt.Errorf("tls.ca_file: %w", err)
+	}
+	return &built{made, tr}, nil
+}
+
+func readFiles(paths ...string) ([][]byte, error) {
+	out := make([][]byte, len(paths))
+	for i, path := range paths {
+		if path == "" {
+			continue
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = data
+	}
+	return out, nil
+}
+
+// A picker names the parent proxy for a target, nil for none.
+type picker func(addr string) (*url.URL, error)
+
+// parentPicker follows parent_proxy and no_proxy, or the environment if the
+// configuration says so and only then.
+func parentPicker(cfg *config.Config) (picker, error) {
+	none := func(string) (*url.URL, error) { return nil, nil }
+	if cfg.ParentProxy == "" {
+		return none, nil
+	}
+	pc := httpproxy.FromEnvironment()
+	if cfg.ParentProxy != "env" {
+		pc = &httpproxy.Config{HTTPProxy: cfg.ParentProxy, HTTPSProxy: cfg.ParentProxy}
+	}
+	if len(cfg.NoProxy) > 0 {
+		pc.NoProxy = strings.Join(cfg.NoProxy, ",")
+	}
+	for _, p := range []string{pc.HTTPProxy, pc.HTTPSProxy} {
+		if u, err := url.Parse(p); p != "" && (err != nil || u.Scheme != "http") {
+			return nil, fmt.Errorf("parent_proxy: only http:// proxies are supported")
+		}
+	}
+	forURL := pc.ProxyFunc()
+	return func(addr string) (*url.URL, error) {
+		scheme := "https"
+		if _, port, err := net.SplitHostPort(addr); err == nil && port == "80" {
+			scheme = "http"
+		}
+		return forURL(&url.URL{Scheme: scheme, Host: addr})
+	}, nil
+}
+
+// dialer opens connections for one upstream, through the parent proxy where one
+// applies.
+func (s *Sidecar) dialer(limit time.Duration, pick picker) transport.DialFunc {
+	d := dial.New(dial.Config{Timeout: limit, Deny: s.targets.deny})
+	return transport.ThroughParent(d.DialContext, pick, limit, s.targets.denyHost)
+}
+
+// names lists the upstreams for metric labels.
+func names(cfg *config.Config) []string {
+	out := make([]string, 0, len(cfg.Upstreams))
+	for _, u := range cfg.Upstreams {
+		out = append(out, u.Name)
+	}
+	return out
+}
+
+// Reload reads the configuration again, checks it whole and swaps it in at once.
+// A bad file changes nothing. Requests that run keep what they began with.
+func (s *Sidecar) Reload() error {
+	if s.opt.Load == nil {
+		return fmt.Errorf("this Warmwire was started without a configuration file to read again")
+	}
+	err := s.reload()
+	s.metrics.Reload(err == nil)
+	return err
+}
+
+func (s *Sidecar) reload() error {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	cfg, warnings, err := s.opt.Load()
+	if err != nil {
+		return err
+	}
+	table, ups, err := s.buildTable(cfg, s.upstreams)
+	if err != nil {
+		return err
+	}
+	if err := s.ingress.Update(table); err != nil {
+		return err
+	}
+	for name, b := range s.upstreams {
+		if ups[name] != b {
+			b.transport.CloseIdleConnections() // those in use close when their streams end and idle out
+		}
+	}
+	for _, w := range append(warnings, fixedUntilRestart(s.cfg, cfg)...) {
+		s.log.Warn("configuration", "warning", w)
+	}
+	s.cfg, s.upstreams = cfg, ups
+	s.shown.Store(cfg)
+	s.setLogLevel(cfg)
+	s.access.SetSample(cfg.Log.Access.Sample)
+	s.metrics.SetUpstreams(names(cfg))
+	s.log.Info("configuration reloaded", "upstreams", len(cfg.Upstreams))
+	return nil
+}
+
+// fixedUntilRestart names settings that changed and that a running process
+// cannot change.
+func fixedUntilRestart(old, now *config.Config) []string {
+	var out []string
+	for name, changed := range map[string]bool{
+		"listen.address": !slices.Equal(old.Listen.Addresses, now.Listen.Addresses), "admin": old.Admin != now.Admin,
+		"limits.connections": old.Limits.Connections != now.Limits.Connections, "limits.header": old.Limits.Header != now.Limits.Header,
+		"limits.procs": old.Limits.Procs != now.Limits.Procs, "log.format": old.Log.Format != now.Log.Format,
+	} {
+		if changed {
+			out = append(out, name+" has changed: restart for it to take effect")
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// closeUpstreams ends what is left of the way out.
+func (s *Sidecar) closeUpstreams() {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	for b := range maps.Values(s.upstreams) {
+		b.transport.CloseIdleConnections()
+	}
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sidecar
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmwire/warmwire/internal/accesslog"
+	"github.com/warmwire/warmwire/internal/admin"
+	"github.com/warmwire/warmwire/internal/config"
+	"github.com/warmwire/warmwire/internal/ingress"
+	"github.com/warmwire/warmwire/internal/ingress/http1"
+	"github.com/warmwire/warmwire/internal/ingress/peer"
+	"github.com/warmwire/warmwire/internal/metrics"
+)
+
+// newLogHandler writes the process's log.
+func newLogHandler(opt Options, cfg *config.Config, level *slog.LevelVar) slog.Handler {
+	w := opt.LogTo
+	if w == nil {
+		w = io.Discard
+	}
+	ho := &slog.HandlerOptions{Level: level}
+	if cfg.Log.Format == "json" {
+		return slog.NewJSONHandler(w, ho)
+	}
+	return slog.NewTextHandler(w, ho)
+}
+
+func (s *Sidecar) setLogLevel(cfg *config.Config) {
+	level := slog.LevelInfo
+	_ = level.UnmarshalText([]byte(cfg.Log.Level)) // one of four names, checked by config
+	if s.opt.Quiet {
+		level = max(level, slog.LevelWarn)
+	}
+	s.level.Set(level)
+}
+
+// acceptLogEvery limits how often a full descriptor table is logged.
+const acceptLogEvery = 10 * time.Second
+
+// hooks connects the way in with metrics and logs.
+func (s *Sidecar) hooks() ingress.Hooks {
+	var lastAccept atomic.Int64 // Unix nanoseconds
+	return ingress.Hooks{
+		RequestDone: s.requestDone,
+		StreamOpen:  func(delta int, m ingress.Mode) { s.metrics.StreamOpen(string(m), delta) },
+		ConnOpen:    s.metrics.AppConn,
+		Malformed:   func(_ int, code string) { s.metrics.Malformed(code) },
+		Refused:     s.metrics.Refused,
+		AcceptFailed: func(err error, pause time.Duration) {
+			s.metrics.AcceptFailed()
+			now := time.Now().UnixNano()
+			if last := lastAccept.Load(); now-last > int64(acceptLogEvery) && lastAccept.CompareAndSwap(last, now) {
+				s.log.Error("cannot accept connections: out of file descriptors? raise the limit or lower limits.connections",
+					"error", err.Error(), "pause", pause.String())
+			}
+		},
+		Panicked: func(v any, stack []byte) { s.log.Error("internal error", "panic", v, "stack", string(stack)) },
+	}
+}
+
+// requestDone hands a record on; it holds nothing secret.
+func (s *Sidecar) requestDone(r *ingress.Record) {
+	s.metrics.RequestDone(metrics.Request{
+		Upstream: r.Upstream, Mode: string(r.Mode), Protocol: r.AppProto, Outcome: string(r.Outcome), Cause: r.Cause, Duration: r.Duration,
+		DNS: r.Phases.DNS, Connect: r.Phases.Connect, TLS: r.Phases.TLS, Send: r.Phases.Send, Wait: r.Phases.Wait,
+		TTFT: r.TTFT, PerChunk: r.PerChunk, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens, TrailersLost: r.TrailersLost,
+	})
+	s.access.Record(accesslog.Record{
+		ID: r.ID, Start: r.Start, Duration: r.Duration, Upstream: r.Upstream, Mode: string(r.Mode), AppProto: r.AppProto,
+		UpstreamProto: r.UpstreamProto, Method: r.Method, Status: r.Status, Outcome: string(r.Outcome), Cause: r.Cause,
+		BytesIn: r.BytesIn, BytesOut: r.BytesOut, DNS: r.Phases.DNS, Connect: r.Phases.Connect, TLS: r.Phases.TLS, Send: r.Phases.Send,
+		Wait: r.Phases.Wait, TTFT: r.TTFT, Chunks: r.Chunks, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens,
+		AppRetries: r.AppRetries, TraceID: r.TraceID,
+	})
+}
+
+// buildAdmin sets the admin listener's server up.
+func (s *Sidecar) buildAdmin(cfg *config.Config) error {
+	if s.adminLn == nil {
+		return nil
+	}
+	ac := admin.Config{
+		Ready: s.ready, Metrics: s.metrics.Handler(), Status: func() any { return s.status() }, Quit: s.Quit,
+		AllowHosts: cfg.Listen.AllowHosts, Remote: !isLoopbackListener(s.adminLn.Addr()),
+		TrustPeer: func(r *http.Request) bool {
+			info, err := peer.Look(http1.Conn(r.Context()))
+			return err == nil && info.Seen && s.adminLn.Addr().Network() == "unix" && int(info.UID) == os.Getuid()
+		},
+	}
+	if s.opt.Load != nil {
+		ac.Reload = s.Reload
+	}
+	if cfg.Admin.TokenFile != "none" {
+		token, err := admin.LoadOrCreateToken(cfg.Admin.TokenFile)
+		if err != nil {
+			// Health and metrics work without it; only state-changing calls do not.
+			s.log.Warn("admin.token_file cannot be used: state-changing admin calls are refused", "error", err.Error())
+		}
+		ac.Token = token
+	}
+	if ac.Remote {
+		ac.Token = cfg.Listen.Token // one that the operator has handed out
+	}
+	handler, err := admin.New(ac)
+	if err != nil {
+		return err
+	}
+	s.admin = &http.Server{
+		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), ConnContext: http1.WithConn,
+	}
+	return nil
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmwire/warmwire/internal/accesslog"
+	"github.com/warmwire/warmwire/internal/config"
+	"github.com/warmwire/warmwire/internal/ingress"
+	"github.com/warmwire/warmwire/internal/metrics"
+)
+
+// Options are what the program adds to the configuration.
+type Options struct {
+	Version string
+	LogTo   io.Writer // nil = discarded
+	Quiet   bool      // only warnings and errors, whatever log.level says
+	// Load reads the configuration again for Reload; nil: it cannot be reloaded.
+	Load func() (*config.Config, []string, error)
+}
+
+// A Sidecar is one running Warmwire.
+type Sidecar struct {
+	opt     Options
+	log     *slog.Logger
+	level   *slog.LevelVar
+	started time.Time
+
+	ingress   *ingress.Server
+	metrics   *metrics.Metrics
+	access    *accesslog.Log
+	listeners []net.Listener
+	admin     *http.Server // nil: off
+	adminLn   net.Listener
+	targets   *targets
+
+	draining atomic.Bool
+	quit     chan struct{} // closed by the admin's quit
+	quitOnce sync.Once
+
+	reloading sync.Mutex // held by Reload; guards the fields below
+	cfg       *config.Config
+	upstreams map[string]*built // by name
+
+	shown atomic.Pointer[config.Config] // what status shows
+}
+
+// New builds everything and binds the listeners; nothing runs yet.
+func New(cfg *config.Config, opt Options) (*Sidecar, error) {
+	s := &Sidecar{opt: opt, level: new(slog.LevelVar), started: time.Now(), quit: make(chan struct{}), targets: new(targets)}
+	s.log = slog.New(newLogHandler(opt, cfg, s.level))
+	s.setLogLevel(cfg)
+	s.metrics = metrics.New(metrics.Config{Version: opt.Version})
+	var err error
+	if s.access, err = accesslog.New(s.log.Handler(), accesslog.Config{Sample: cfg.Log.Access.Sample}); err != nil {
+		return nil, err
+	}
+	s.metrics.SetDropped(s.access.Dropped)
+	if err := s.bind(cfg); err != nil {
+		return nil, err
+	}
+	if err := s.build(cfg); err != nil {
+		s.closeListeners()
+		return nil, err
+	}
+	return s, nil
+}
+
+// build makes the parts that need the listeners' addresses.
+func (s *Sidecar) build(cfg *config.Config) error {
+	table, ups, err := s.buildTable(cfg, nil)
+	if err != nil {
+		return err
+	}
+	s.ingress, err = ingress.New(table, ingress.Config{
+		MaxHeaderBytes: int(cfg.Limits.Header),
+		MaxConnections: cfg.Limits.Connections,
+		Hooks:          s.hooks(),
+	})
+	if err != nil {
+		return err
+	}
+	s.cfg, s.upstreams = cfg, ups
+	s.shown.Store(cfg)
+	s.metrics.SetUpstreams(names(cfg))
+	return s.buildAdmin(cfg)
+}
+
+// bind opens the listeners, all or none.
+func (s *Sidecar) bind(cfg *config.Config) error {
+	for _, address := range cfg.Listen.Addresses {
+		ln, err := listen(address)
+		if err != nil {
+			s.closeListeners()
+			return fmt.Errorf("listen.address: %w", err)
+		}
+		s.listeners = append(s.listeners, ln)
+	}
+	if cfg.Admin.Enabled() {
+		ln, err := listen(cfg.Admin.Address)
+		if err != nil {
+			s.closeListeners()
+			return fmt.Errorf("admin.address: %w", err)
+		}
+		s.adminLn = ln
+	}
+	for _, ln := range append(s.listeners[:len(s.listeners):len(s.listeners)], s.adminLn) {
+		if ln == nil {
+			continue
+		}
+		if ta, ok := ln.Addr().(*net.TCPAddr); ok {
+			s.targets.own = append(s.targets.own, ta.AddrPort())
+		}
+	}
+	return nil
+}
+
+func (s *Sidecar) closeListeners() {
+	for _, ln := range s.listeners {
+		_ = ln.Close()
+	}
+	if s.adminLn != nil {
+		_ = s.adminLn.Close()
+	}
+}
+
+// Log is the process's logger.
+func (s *Sidecar) Log() *slog.Logger { return s.log }
+
+// Addr is the address of the first TCP listener, or of the first one.
+func (s *Sidecar) Addr() string {
+	for _, ln := range s.listeners {
+		if ln.Addr().Network() == "tcp" {
+			return ln.Addr().String()
+		}
+	}
+	return s.listeners[0].Addr().String()
+}
+
+// AdminAddr is where the admin listener is bound; "" when it is off.
+func (s *Sidecar) AdminAddr() string {
+	if s.adminLn == nil {
+		return ""
+	}
+	return s.adminLn.Addr().String()
+}
+
+// Quit begins the same drain as the end of Run's context.
+func (s *Sidecar) Quit() { s.quitOnce.Do(func() { close(s.quit) }) }
+
+// Run serves until ctx ends or Quit is called, drains, and returns nil; an error
+// says that a part broke. Call it once.
+func (s *Sidecar) Run(ctx context.Context) error {
+	if procs := s.shown.Load().Limits.Procs; procs > 0 {
+		runtime.GOMAXPROCS(min(procs, runtime.NumCPU()))
+	}
+	serveCtx, stopServing := context.WithCancel(context.Background())
+	lastCtx, stopLast := context.WithCancel(context.Background()) // what outlives the serving: admin, logs
+	defer stopLast()
+	defer stopServing()
+	broke := make(chan error, len(s.listeners)+3)
+	var serving, last sync.WaitGroup
+	for _, ln := range s.listeners {
+		s.log.Info("listening", "address", ln.Addr().String())
+		serving.Go(func() { report(broke, s.ingress.Serve(serveCtx, ln)) })
+	}
+	serving.Go(func() { report(broke, s.ingress.ServeHTTP2()) })
+	last.Go(func() { report(broke, s.access.Run(lastCtx)) })
+	if s.admin != nil {
+		s.log.Info("admin listening", "address", s.AdminAddr())
+		last.Go(func() { report(broke, serveAdmin(lastCtx, s.admin, s.adminLn)) })
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+	case <-s.quit:
+	case err = <-broke:
+	}
+	s.drain(stopServing)
+	serving.Wait()
+	s.closeUpstreams()
+	stopLast()
+	last.Wait()
+	return err
+}
+
+// report passes on what a part returned, if it broke.
+func report(broke chan<- error, err error) {
+	if err != nil {
+		broke <- err
+	}
+}
+
+// drain is the way down: not ready, serve on for drain.wait, close the
+// listeners, let streams finish until drain.timeout, cut the rest.
+func (s *Sidecar) drain(stopServing context.CancelFunc) {
+	limits := s.shown.Load().Drain
+	s.draining.Store(true)
+	s.log.Info("draining", "running", s.ingress.Running(), "wait", limits.Wait.String(), "timeout", limits.Timeout.String())
+	s.serveOn(time.Duration(limits.Wait))
+	stopServing()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(limits.Timeout))
+	defer cancel()
+	if left := s.ingress.Drain(ctx); left > 0 {
+		s.log.Warn("drain.timeout passed: cutting what still runs", "running", left)
+	}
+	s.ingress.Abort()
+}
+
+// serveOn keeps serving for wait, or until nothing has run for a second: a
+// sidecar must outlive its app, which is being stopped at the same time.
+func (s *Sidecar) serveOn(wait time.Duration) {
+	if wait <= 0 {
+		return
+	}
+	end := time.NewTimer(wait)
+	defer end.Stop()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for quiet := 0; quiet < 10; {
+		select {
+		case <-end.C:
+			return
+		case <-tick.C:
+			quiet++
+			if s.ingress.Running() > 0 {
+				quiet = 0
+			}
+		}
+	}
+}
+
+// serveAdmin runs the admin listener until ctx ends.
+func serveAdmin(ctx context.Context, srv *http.Server, ln net.Listener) error {
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("admin listener: %w", err)
+	}
+	return nil
+}
