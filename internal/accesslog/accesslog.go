@@ -1,173 +1,213 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package accesslog writes a sampled line for finished requests, off their way:
-// [Log.Record] never blocks, and a full queue drops records and counts them.
-//
-// It refuses to hold anything that could carry a secret: a record has no path,
-// header or body. Requests that failed, were cut or ended oddly are always
-// written; of the others a share, chosen by the record's id, so that the choice
-// can be repeated.
-//
-// Nothing is written before [Log.Run] is called; it drains the queue and returns
-// when its context ends. All methods are safe for concurrent use.
 package accesslog
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// Config is plain data. The zero value samples nothing.
+const (
+	defaultCapacity = 4096 // under a second of 5000 requests/s, all of them logged
+	defaultFlush    = 2 * time.Second
+	keptCapacity    = 256         // queue memory that a quiet log holds on to, in records
+	dropReportEvery = time.Second // lines about dropped records, at most
+)
+
+// ErrFlush is matched by the error of Run when the log could not be written out
+// in time at the end.
+var ErrFlush = errors.New("the access log was not taken in time")
+
+// Config is how much is logged.
 type Config struct {
-	Sample   float64 // share of successful requests, 0 to 1
-	Capacity int     // records that may wait; 0 = 4096
+	Sample       float64       // share of the requests that went well, from 0 to 1; 0 = none of them
+	Capacity     int           // records in the queue; 0 = 4096
+	FlushTimeout time.Duration // for writing out the queue at the end; 0 = 2 s
 }
 
-// A Record is one finished request.
-type Record struct {
-	ID                                  uint64
-	Start                               time.Time
-	Duration                            time.Duration
-	Upstream, Mode                      string
-	AppProto, UpstreamProto, Method     string
-	Status                              int
-	Outcome, Cause                      string
-	BytesIn, BytesOut                   int64
-	DNS, Connect, TLS, Send, Wait, TTFT time.Duration
-	Chunks                              int
-	InputTokens, OutputTokens           int64 // -1 = unknown
-	AppRetries                          int
-	TraceID                             string
+// WithDefaults returns c with its zero fields set to their defaults.
+func (c Config) WithDefaults() Config {
+	c.Capacity = cmp.Or(c.Capacity, defaultCapacity)
+	c.FlushTimeout = cmp.Or(c.FlushTimeout, defaultFlush)
+	return c
 }
 
-// A Log takes records.
+// Validate reports a setting that cannot work.
+func (c Config) Validate() error {
+	if c.Capacity < 0 || c.FlushTimeout < 0 {
+		return fmt.Errorf("accesslog: negative capacity %d or flush timeout %v", c.Capacity, c.FlushTimeout)
+	}
+	return checkSample(c.Sample)
+}
+
+func checkSample(s float64) error {
+	if !(s >= 0 && s <= 1) { // written so that NaN is refused too
+		return fmt.Errorf("accesslog: sample %v: want a share from 0 to 1", s)
+	}
+	return nil
+}
+
+// A Log is the queue and its writer.
 type Log struct {
 	handler slog.Handler
-	queue   chan Record
-	limit   atomic.Uint64 // a hash up to this is sampled
+	cfg     Config
+	sample  atomic.Uint64 // bits of a float64
 	dropped atomic.Uint64
+	wake    chan struct{} // holds one token while there is something to do
+
+	mu     sync.Mutex // guards the fields below; never held while writing
+	queue  []Record
+	closed bool // Run is ending: nothing more is taken
 }
 
 // New returns a Log that writes to h once Run is called.
 func New(h slog.Handler, cfg Config) (*Log, error) {
-	if !(cfg.Sample >= 0 && cfg.Sample <= 1) {
-		return nil, fmt.Errorf("accesslog: sample %v is outside 0 to 1", cfg.Sample)
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
 	}
-	if cfg.Capacity <= 0 {
-		cfg.Capacity = 4096
-	}
-	l := &Log{handler: h, queue: make(chan Record, cfg.Capacity)}
-	l.SetSample(cfg.Sample)
+	l := &Log{handler: h, cfg: cfg, wake: make(chan struct{}, 1)}
+	l.sample.Store(math.Float64bits(cfg.Sample))
 	return l, nil
 }
 
-// SetSample changes the share; values outside 0 to 1 are brought inside.
-func (l *Log) SetSample(share float64) {
-	share = min(max(share, 0), 1)
-	if share == 1 {
-		l.limit.Store(math.MaxUint64)
-		return
+// SetSample changes the share of the requests that are logged though nothing
+// went wrong.
+func (l *Log) SetSample(s float64) error {
+	if err := checkSample(s); err != nil {
+		return err
 	}
-	l.limit.Store(uint64(share * (1 << 63) * 2))
+	l.sample.Store(math.Float64bits(s))
+	return nil
 }
 
-// Dropped is how many records found the queue full.
+// Dropped is how many records were chosen for the log and did not get there.
 func (l *Log) Dropped() uint64 { return l.dropped.Load() }
 
-// Record queues r if it is to be written. It never blocks.
+// Record takes note of a finished request. It never blocks.
 func (l *Log) Record(r Record) {
-	if r.Outcome == "ok" && r.Cause == "" {
-		if limit := l.limit.Load(); limit == 0 || hash(r.ID) > limit {
-			return
-		}
+	if !r.notable() && !l.sampled(r.ID) || !l.handler.Enabled(context.Background(), r.level()) {
+		return
 	}
-	select {
-	case l.queue <- r:
-	default:
+	l.mu.Lock()
+	full := l.closed || len(l.queue) >= l.cfg.Capacity
+	if !full {
+		l.queue = append(l.queue, r)
+	}
+	l.mu.Unlock()
+	if full {
 		l.dropped.Add(1)
+	}
+	l.signal()
+}
+
+func (l *Log) signal() {
+	select {
+	case l.wake <- struct{}{}:
+	default: // a token is there; the writer takes all that is queued
 	}
 }
 
-// hash spreads consecutive ids (the finalizer of SplitMix64).
-func hash(x uint64) uint64 {
+// sampled decides by the id alone.
+func (l *Log) sampled(id uint64) bool {
+	share := math.Float64frombits(l.sample.Load())
+	return float64(mix(id)>>11)/(1<<53) < share
+}
+
+// mix spreads counting ids over all 64 bits (the finaliser of SplitMix64).
+func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }
 
-// Run writes records until ctx ends, then those that wait still, and returns nil.
+// Run writes records until ctx ends, then what is left, and returns nil. If the
+// handler does not take the rest within the flush timeout, Run returns an error
+// that matches [ErrFlush]; a handler that hangs in a write then keeps one
+// goroutine until that write returns, since a write cannot be broken off. Call it
+// once.
 func (l *Log) Run(ctx context.Context) error {
-	for {
-		select {
-		case r := <-l.queue:
-			l.write(r)
-		case <-ctx.Done():
-			for {
-				select {
-				case r := <-l.queue:
-					l.write(r)
-				default:
-					return nil
-				}
-			}
-		}
+	w := &writer{log: l}
+	done := make(chan struct{})
+	go func() { // its waiter is the select below
+		defer close(done)
+		w.run(context.WithoutCancel(ctx))
+	}()
+	<-ctx.Done()
+	l.close()
+	limit := time.NewTimer(l.cfg.FlushTimeout)
+	defer limit.Stop()
+	select {
+	case <-done:
+		return nil
+	case <-limit.C:
+		w.abandoned.Store(true)
+		return fmt.Errorf("accesslog: %w within %v: is the reader of the log stuck?", ErrFlush, l.cfg.FlushTimeout)
 	}
 }
 
-func (l *Log) write(r Record) {
-	level := slog.LevelInfo
-	if r.Outcome != "ok" {
-		level = slog.LevelWarn
+func (l *Log) close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.signal()
+}
+
+// take hands over the queue and gives it an empty one to go on with.
+func (l *Log) take(empty []Record) (batch []Record, last bool) {
+	if cap(empty) > keptCapacity {
+		empty = nil
 	}
-	ctx := context.Background()
-	if !l.handler.Enabled(ctx, level) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	batch, l.queue = l.queue, empty[:0]
+	return batch, l.closed
+}
+
+// A writer is the state of the goroutine that writes.
+type writer struct {
+	log       *Log
+	abandoned atomic.Bool // nobody waits any more: the rest is dropped
+	told      uint64      // dropped records that the log has been told of
+	toldAt    time.Time
+}
+
+// run writes batches until the queue is closed and empty.
+func (w *writer) run(ctx context.Context) {
+	var batch []Record
+	for last := false; !last; {
+		<-w.log.wake
+		batch, last = w.log.take(batch)
+		for i := range batch {
+			w.write(ctx, &batch[i])
+		}
+		w.tellDropped(ctx, last)
+	}
+}
+
+func (w *writer) write(ctx context.Context, r *Record) {
+	if w.abandoned.Load() || w.log.handler.Handle(ctx, r.line()) != nil {
+		w.log.dropped.Add(1)
+	}
+}
+
+// tellDropped writes a line about lost records, once a second at most and at the
+// end.
+func (w *writer) tellDropped(ctx context.Context, last bool) {
+	total, now := w.log.dropped.Load(), time.Now()
+	if total == w.told || w.abandoned.Load() || !last && now.Sub(w.toldAt) < dropReportEvery {
 		return
 	}
-	rec := slog.NewRecord(r.Start.Add(r.Duration), level, "request", 0)
-	rec.AddAttrs(slog.Uint64("id", r.ID), slog.String("upstream", r.Upstream), slog.String("mode", r.Mode), slog.String("method", method(r.Method)),
-		slog.Int("status", r.Status), slog.String("outcome", r.Outcome), slog.Duration("duration", r.Duration),
-		slog.String("app_proto", r.AppProto), slog.Int64("bytes_in", r.BytesIn), slog.Int64("bytes_out", r.BytesOut))
-	text := func(name, v string) {
-		if v != "" {
-			rec.AddAttrs(slog.String(name, v))
-		}
-	}
-	span := func(name string, d time.Duration) {
-		if d > 0 {
-			rec.AddAttrs(slog.Duration(name, d))
-		}
-	}
-	text("cause", r.Cause)
-	text("upstream_proto", r.UpstreamProto)
-	text("trace_id", r.TraceID)
-	for _, p := range [...]struct {
-		name string
-		d    time.Duration
-	}{{"dns", r.DNS}, {"connect", r.Connect}, {"tls", r.TLS}, {"send", r.Send}, {"wait", r.Wait}, {"ttft", r.TTFT}} {
-		span(p.name, p.d)
-	}
-	if r.Chunks > 0 {
-		rec.AddAttrs(slog.Int("chunks", r.Chunks))
-	}
-	if r.OutputTokens >= 0 {
-		rec.AddAttrs(slog.Int64("input_tokens", max(r.InputTokens, 0)), slog.Int64("output_tokens", r.OutputTokens))
-	}
-	if r.AppRetries > 0 {
-		rec.AddAttrs(slog.Int("app_retries", r.AppRetries))
-	}
-	_ = l.handler.Handle(ctx, rec) // a log that cannot be written must not stop traffic
-}
-
-// method keeps what an app made up out of the log.
-func method(m string) string {
-	switch m {
-	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE":
-		return m
-	}
-	return "OTHER"
+	line := slog.NewRecord(now, slog.LevelWarn, "access log dropped records: the reader of the log is too slow", 0)
+	line.AddAttrs(slog.Uint64("dropped", total-w.told))
+	w.told, w.toldAt = total, now
+	_ = w.log.handler.Handle(ctx, line) // a handler that fails here fails for the records too, and those are counted
 }

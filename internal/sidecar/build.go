@@ -237,7 +237,9 @@ func (s *Sidecar) reload() error {
 	s.cfg, s.upstreams = cfg, ups
 	s.shown.Store(cfg)
 	s.setLogLevel(cfg)
-	s.access.SetSample(cfg.Log.Access.Sample)
+	if err := s.access.SetSample(cfg.Log.Access.Sample); err != nil {
+		s.log.Warn("configuration", "warning", err.Error())
+	}
 	s.metrics.SetUpstreams(names(cfg))
 	s.log.Info("configuration reloaded", "upstreams", len(cfg.Upstreams))
 	return nil

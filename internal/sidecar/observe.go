@@ -73,11 +73,10 @@ func (s *Sidecar) requestDone(r *ingress.Record) {
 		TTFT: r.TTFT, PerChunk: r.PerChunk, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens, TrailersLost: r.TrailersLost,
 	})
 	s.access.Record(accesslog.Record{
-		ID: r.ID, Start: r.Start, Duration: r.Duration, Upstream: r.Upstream, Mode: string(r.Mode), AppProto: r.AppProto,
-		UpstreamProto: r.UpstreamProto, Method: r.Method, Status: r.Status, Outcome: string(r.Outcome), Cause: r.Cause,
-		BytesIn: r.BytesIn, BytesOut: r.BytesOut, DNS: r.Phases.DNS, Connect: r.Phases.Connect, TLS: r.Phases.TLS, Send: r.Phases.Send,
-		Wait: r.Phases.Wait, TTFT: r.TTFT, Chunks: r.Chunks, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens,
-		AppRetries: r.AppRetries, TraceID: r.TraceID,
+		ID: r.ID, Time: r.Start, Duration: r.Duration, Upstream: r.Upstream, Mode: string(r.Mode), ClientProtocol: r.AppProto,
+		UpstreamProtocol: r.UpstreamProto, Method: r.Method, Status: r.Status, Outcome: string(r.Outcome), Cause: r.Cause, Stream: r.Stream,
+		BytesIn: r.BytesIn, BytesOut: r.BytesOut, Phases: phases(r.Phases), Reused: r.Reused, TTFT: r.TTFT, PerChunk: r.PerChunk,
+		Chunks: r.Chunks, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens, AppRetries: r.AppRetries, TraceID: r.TraceID,
 	})
 }
 
@@ -117,4 +116,8 @@ func (s *Sidecar) buildAdmin(cfg *config.Config) error {
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), ConnContext: http1.WithConn,
 	}
 	return nil
+}
+
+func phases(p ingress.Phases) accesslog.Phases {
+	return accesslog.Phases{DNS: p.DNS, Connect: p.Connect, TLS: p.TLS, Send: p.Send, Wait: p.Wait}
 }
