@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -75,7 +74,3 @@ func fileExists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
-
-// newLogger is for the commands that only report their own trouble.
-func newLogger() *slog.Logger { return slog.New(slog.NewTextHandler(os.Stderr, nil)) }
-

@@ -53,6 +53,7 @@ var houseRules = rules{
 		"internal/ingress/...": {
 			"internal/ingress/...": "its own parts",
 			"internal/dialect":     "the relay loop shows it a copy of the stream",
+			"internal/webguard":    "both listeners refuse what a web page could send",
 		},
 		"internal/intercept": nothing,
 
@@ -84,7 +85,8 @@ var houseRules = rules{
 		"internal/dialect":   nothing,
 		"internal/metrics":   nothing,
 		"internal/accesslog": nothing,
-		"internal/admin":     nothing,
+		"internal/admin":     {"internal/webguard": "both listeners refuse what a web page could send"},
+		"internal/webguard":  nothing,
 
 		// What tests and demonstrations are made with knows nothing of the
 		// product, so that it cannot share the product's mistakes.

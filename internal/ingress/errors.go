@@ -40,7 +40,7 @@ var (
 	errIdle       = &limitError{CauseIdle, "timeouts.idle"}
 	errFirstToken = &limitError{CauseFirstToken, "timeouts.first_token"}
 	errTotal      = &limitError{CauseTotal, "timeouts.total"}
-	errAborted    = errors.New("Warmwire is shutting down and drain.timeout passed")
+	errAborted    = errors.New("shutting down, and drain.timeout passed")
 	errBodyLimit  = errors.New("the request body is larger than limits.body")
 	// errUploadCut is matched when the app's request body ended too early.
 	errUploadCut = errors.New("the request body ended before its announced end")

@@ -120,12 +120,13 @@ func TestTunnelAppThatLeavesEndsASilentUpstream(t *testing.T) {
 			_, err = c.in.ReadByte()
 		}
 		_ = c.SetReadDeadline(time.Now().Add(patience))
-		for { // only a write shows that nobody is there
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for range tick.C { // only a write shows that nobody is there
 			if _, err := c.Write([]byte("x")); err != nil {
 				close(ended)
 				return
 			}
-			<-time.After(time.Millisecond)
 		}
 	})
 	r := newRig(t, addr, nil)
