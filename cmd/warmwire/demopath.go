@@ -99,4 +99,3 @@ func delayedCopy(dst, src net.Conn, delay, first time.Duration) {
 		_ = tc.CloseWrite()
 	}
 }
-

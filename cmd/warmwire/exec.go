@@ -140,4 +140,3 @@ var baseURLVariables = map[string]map[string]string{
 	"xai":        {"XAI_BASE_URL": "/v1"},
 	"ollama":     {"OLLAMA_API_BASE": ""},
 }
-

@@ -16,7 +16,7 @@ type uploadBody struct {
 	r         *http.Request // of the app
 	limit     int64         // bytes; 0 = none
 	read      atomic.Int64
-	continued func()  // asks the app for the body (100 Continue), once
+	continued func()      // asks the app for the body (100 Continue), once
 	fail      func(error) // cancels the round trip with a cause
 	trailer   http.Header // of the outgoing request: announced names
 	once      sync.Once

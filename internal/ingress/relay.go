@@ -123,7 +123,6 @@ func (e *exchange) outgoing() (*http.Request, *failure) {
 	return out, nil
 }
 
-
 // respond streams the upstream's answer to the app: the head at once, then each
 // read before the next one blocks, whatever the media type.
 func (e *exchange) respond(resp *http.Response, u *Upstream) {

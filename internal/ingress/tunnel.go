@@ -243,4 +243,3 @@ func (c *streamConn) Write(p []byte) (int, error) {
 }
 
 func (c *streamConn) Close() error { return c.r.Close() }
-

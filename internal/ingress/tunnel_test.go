@@ -151,7 +151,9 @@ func TestTunnelFailuresAreHTTPErrors(t *testing.T) {
 	}{
 		{"refused", nil, 502},
 		{"own listener", func(context.Context, string, string) (net.Conn, error) { return nil, fmt.Errorf("dial: %w", ErrLoop) }, 508},
-		{"metadata", func(context.Context, string, string) (net.Conn, error) { return nil, fmt.Errorf("dial: %w", ErrForbidden) }, 403},
+		{"metadata", func(context.Context, string, string) (net.Conn, error) {
+			return nil, fmt.Errorf("dial: %w", ErrForbidden)
+		}, 403},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
 )
 
 // closeWait is how long a WebSocket that we close with 1001 may take to answer
@@ -220,4 +219,3 @@ func (ws *socketRelay) verdict(fromApp bool, err error, settle func()) (Outcome,
 	}
 	return OutcomeCutUpstream, CauseWebSocketDropped
 }
-
