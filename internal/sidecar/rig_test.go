@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sidecar_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/warmwire/warmwire/internal/config"
+	"github.com/warmwire/warmwire/internal/sidecar"
+)
+
+// patience bounds every wait; nothing passes by waiting it out.
+const patience = 10 * time.Second
+
+// A rig is a whole Warmwire in this process, on free ports.
+type rig struct {
+	t      testing.TB
+	s      *sidecar.Sidecar
+	addr   string
+	admin  string
+	log    *syncBuffer
+	file   string // of the configuration
+	cancel context.CancelFunc
+	done   chan error
+	once   sync.Once
+}
+
+// syncBuffer is a log that the test reads while it is written.
+type syncBuffer struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// start runs a Warmwire whose upstream "up" is the plain server at upstream; more
+// is YAML added at the top level.
+func start(t testing.TB, upstream, more string) *rig {
+	t.Helper()
+	r := &rig{t: t, log: new(syncBuffer), file: t.TempDir() + "/warmwire.yaml", done: make(chan error, 1)}
+	r.write(upstream, more)
+	load := func() (*config.Config, []string, error) { return config.Load(r.file, os.LookupEnv) }
+	cfg, _, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.s, err = sidecar.New(cfg, sidecar.Options{Version: "test", LogTo: r.log, Load: load})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.addr, r.admin = r.s.Addr(), r.s.AdminAddr()
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	go func() { r.done <- r.s.Run(ctx) }()
+	t.Cleanup(r.stop)
+	return r
+}
+
+// write makes the configuration file.
+func (r *rig) write(upstream, more string) {
+	r.t.Helper()
+	text := fmt.Sprintf("listen: {address: 127.0.0.1:0}\nadmin: {address: 127.0.0.1:0}\nstate_dir: %s\n", r.t.TempDir())
+	if !strings.Contains(more, "upstreams:") {
+		text += "upstreams:\n  up: {url: 'http://" + upstream + "'}\n"
+	}
+	if !strings.Contains(more, "drain:") {
+		text += "drain: {timeout: 50ms}\n"
+	}
+	if !strings.Contains(more, "log:") {
+		text += "log: {access: {sample: 1}}\n"
+	}
+	if err := os.WriteFile(r.file, []byte(text+strings.ReplaceAll(more, "UPSTREAM", upstream)), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// stop ends the Warmwire and waits for it.
+func (r *rig) stop() {
+	r.once.Do(func() {
+		r.cancel()
+		select {
+		case err := <-r.done:
+			if err != nil {
+				r.t.Errorf("Run: %v", err)
+			}
+		case <-time.After(patience):
+			r.t.Error("Run does not return")
+		}
+	})
+}
+
+// metric waits until the metrics page has a line that begins with name and ends
+// with value.
+func (r *rig) metric(line string) {
+	r.t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		page := r.get("/metrics")
+		if strings.Contains(page, line+"\n") {
+			return
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatalf("metrics have no line %q", line)
+		}
+	}
+}
+
+func (r *rig) get(path string) string {
+	r.t.Helper()
+	resp, err := http.Get("http://" + r.admin + path)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// dial opens a raw connection.
+func (r *rig) dial() *wire {
+	r.t.Helper()
+	c, err := net.Dial("tcp", r.addr)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(patience))
+	return &wire{t: r.t, TCPConn: c.(*net.TCPConn), in: bufio.NewReader(c)}
+}
+
+// A wire is one end whose bytes the test writes and reads itself.
+type wire struct {
+	*net.TCPConn
+	t  testing.TB
+	in *bufio.Reader
+}
+
+// send writes s with \n as \r\n.
+func (c *wire) send(s string) {
+	c.t.Helper()
+	c.raw(strings.ReplaceAll(s, "\n", "\r\n"))
+}
+
+func (c *wire) raw(s string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c.TCPConn, s); err != nil {
+		c.t.Errorf("write: %v", err)
+	}
+}
+
+// head reads up to the blank line, with \n as line end; "" when the connection
+// ends before one.
+func (c *wire) head() string {
+	var b strings.Builder
+	for {
+		line, err := c.in.ReadString('\n')
+		if err != nil {
+			return ""
+		}
+		if line == "\r\n" {
+			return b.String()
+		}
+		b.WriteString(strings.TrimSuffix(line, "\r\n") + "\n")
+	}
+}
+
+// expect reads what want holds.
+func (c *wire) expect(want string) {
+	c.t.Helper()
+	buf := make([]byte, len(want))
+	n, err := io.ReadFull(c.in, buf)
+	if err != nil || string(buf) != want {
+		c.t.Errorf("read %q, %v; want %q", buf[:n], err, want)
+	}
+}
+
+// rest reads to the end.
+func (c *wire) rest() string {
+	b, _ := io.ReadAll(c.in)
+	return string(b)
+}
+
+// upstream gives each connection to serve.
+func upstream(t testing.TB, serve func(*wire)) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns sync.WaitGroup
+	conns.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() {
+				defer c.Close()
+				_ = c.SetDeadline(time.Now().Add(patience))
+				serve(&wire{t: t, TCPConn: c.(*net.TCPConn), in: bufio.NewReader(c)})
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = ln.Close()
+		conns.Wait()
+	})
+	return ln.Addr().String()
+}
+
+// answering serves every request with the same bytes and hands each head out.
+func answering(t testing.TB, answer string) (addr string, heads chan string) {
+	heads = make(chan string, 100)
+	return upstream(t, func(c *wire) {
+		for head := c.head(); head != ""; head = c.head() {
+			heads <- head
+			c.raw(answer)
+			if strings.Contains(answer, "Connection: close") {
+				return
+			}
+		}
+	}), heads
+}
+
+const okAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+func chunk(s string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(s), s) }
+
+// h2c is a client that speaks HTTP/2 without TLS, by prior knowledge.
+func h2c(t testing.TB) *http.Client {
+	tr := &http.Transport{Protocols: new(http.Protocols)}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
