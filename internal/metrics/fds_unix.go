@@ -6,6 +6,7 @@ package metrics
 
 import (
 	"os"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,6 +14,14 @@ import (
 // fdsInUse counts the entries of the process's descriptor folder, where there is
 // one.
 func fdsInUse() float64 {
+	// Linux 6.2 and later tell the number as the folder's size. That takes no
+	// descriptor, so it works when there is none left, and no walk over thousands.
+	if runtime.GOOS == "linux" {
+		var st unix.Stat_t
+		if err := unix.Stat("/proc/self/fd", &st); err == nil && st.Size > 0 {
+			return float64(st.Size)
+		}
+	}
 	d, err := os.Open("/dev/fd")
 	if err != nil {
 		return -1

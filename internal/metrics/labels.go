@@ -28,19 +28,40 @@ type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind set 
 
 func newLabels() labels {
 	return labels{
-		mode:     newSet("base_url", "host", "forward", "tunnel", "websocket"),
-		protocol: newSet("HTTP/1.0", "HTTP/1.1", "HTTP/2.0", "h2", "http/1.1"),
-		outcome:  newSet("ok", "upstream_error", "refused", "cut_upstream", "cut_app", "cut_warmwire"),
-		kind:     newSet("full", "resumed", "failed"),
-		cause: newSet("app_left", "upstream_truncated", "upstream_reset", "idle_timeout", "first_token_timeout", "total_timeout",
-			"warmwire_drain", "missing_terminal", "error_event", "request_body_too_large", "internal_error", "app_upload_truncated",
-			"websocket_dropped", "upstream_protocol_error", "upstream_closed", "upstream_request_write_timeout"),
-		reason: newSet("unknown_host", "unknown_upstream", "bad_request_target", "unsupported_scheme", "forward_denied", "bad_connect_target",
-			"loop_detected", "token_required", "user_not_allowed", "host_not_allowed", "origin_not_allowed", "cross_site_request",
-			"bad_websocket_handshake", "connections"),
-		malformed: newSet("ambiguous_length", "bad_chunk", "bad_connect_target", "bad_content_length", "bad_field_name", "bad_field_value",
-			"bad_host", "bad_method", "bad_request_line", "bad_target", "bad_transfer_encoding", "bad_version", "bare_lf", "header_timeout",
-			"header_too_large", "missing_host", "repeated_host", "request_line_too_long", "tls_on_plain_port", "trailer_too_large",
-			"unknown_expectation", "unsupported_transfer_coding", "unsupported_version"),
+		mode:      newSet("base_url", "host", "forward", "tunnel", "websocket"),
+		protocol:  newSet("HTTP/1.0", "HTTP/1.1", "HTTP/2.0"),
+		outcome:   newSet("ok", "upstream_error", "refused", "cut_upstream", "cut_app", "cut_warmwire"),
+		kind:      newSet("full", "resumed", "failed"),
+		cause:     causes(),
+		reason:    reasons(),
+		malformed: malformedCodes(),
 	}
+}
+
+// causes of interruptions: those of the relay, then the codes that an error of
+// the way out brings along when it breaks off an answer.
+func causes() set {
+	return newSet("app_left", "app_upload_truncated", "error_event", "first_token_timeout", "idle_timeout", "internal_error", "missing_terminal",
+		"request_body_too_large", "total_timeout", "upstream_reset", "upstream_truncated", "warmwire_drain", "websocket_dropped",
+
+		"loop", "parent_proxy_failed", "parent_proxy_refused", "target_denied", "upstream_bad_handshake", "upstream_bad_response", "upstream_closed",
+		"upstream_connect_failed", "upstream_connect_refused", "upstream_connect_timeout", "upstream_dns_failed", "upstream_dns_timeout",
+		"upstream_failed", "upstream_header_too_large", "upstream_protocol_error", "upstream_request_write_timeout",
+		"upstream_response_header_timeout", "upstream_tls_expired", "upstream_tls_failed", "upstream_tls_timeout", "upstream_tls_untrusted",
+		"upstream_tls_wrong_name", "upstream_unreachable")
+}
+
+// reasons of refusals by policy.
+func reasons() set {
+	return newSet("bad_connect_target", "bad_request_target", "bad_websocket_handshake", "connections", "cross_site_request", "foreign_origin",
+		"forward_denied", "host_not_allowed", "loop_detected", "origin_not_allowed", "token_required", "unknown_host", "unknown_upstream",
+		"unsupported_scheme", "user_not_allowed")
+}
+
+// malformedCodes are what the HTTP/1 reader refuses.
+func malformedCodes() set {
+	return newSet("ambiguous_length", "bad_chunk", "bad_connect_target", "bad_content_length", "bad_field_name", "bad_field_value", "bad_host",
+		"bad_method", "bad_request_line", "bad_target", "bad_transfer_encoding", "bad_version", "bare_lf", "header_timeout", "header_too_large",
+		"missing_host", "repeated_host", "request_line_too_long", "tls_on_plain_port", "trailer_too_large", "transfer_encoding_http10",
+		"unknown_expectation", "unsupported_transfer_coding", "unsupported_version")
 }

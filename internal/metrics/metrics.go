@@ -36,21 +36,24 @@ type Metrics struct {
 	malformed, refused, reloads                 *prometheus.CounterVec
 	acceptErrors, trailers                      prometheus.Counter
 	duration, phase, ttft, perChunk             *prometheus.HistogramVec
-	upstreamConns, streams                      *prometheus.GaugeVec
+	streams                                     *prometheus.GaugeVec
 	appConns                                    prometheus.Gauge
+	conns                                       *connections
 	dropped                                     atomic.Pointer[func() uint64]
 
-	mu    sync.RWMutex // guards known
-	known set          // upstreams of the configuration
+	// mu guards known, and is held while series of upstreams are touched: a request
+	// that ends while its upstream vanishes must not bring the series back.
+	mu    sync.RWMutex
+	known set // upstreams of the configuration
 }
 
 // Buckets are few, because classic ones are paid for in every series; the native
 // histograms beside them are finer (Prometheus reads those in its own format).
 var (
-	phaseBuckets = []float64{.001, .005, .02, .1, .5, 2, 10, 60}
-	tokenBuckets = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 120}
-	chunkBuckets = []float64{.005, .01, .025, .05, .1, .25, 1, 5}
-	totalBuckets = []float64{.05, .25, 1, 5, 15, 60, 300, 1800}
+	phaseBuckets = []float64{.001, .01, .05, .25, 1, 5, 30}
+	tokenBuckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 120}
+	chunkBuckets = []float64{.005, .01, .025, .05, .1, .25, 1}
+	totalBuckets = []float64{.1, 1, 5, 30, 120, 600}
 )
 
 // New returns Metrics with all series at zero that have no labels.
@@ -86,12 +89,12 @@ func New(cfg Config) *Metrics {
 	m.phase = histogram("phase_seconds", "Stages before an answer begins: dns, connect, tls, send, wait.", phaseBuckets, "upstream", "phase")
 	m.ttft = histogram("time_to_first_token_seconds", "First byte of a request to the first token-bearing event.", tokenBuckets, "upstream")
 	m.perChunk = histogram("time_per_output_chunk_seconds", "(last - first) / (chunks - 1) of one stream.", chunkBuckets, "upstream")
-	m.upstreamConns = gauge("upstream_connections", "Open connections to upstreams.", "upstream", "protocol")
+	m.conns = newConnections(m)
 	m.streams = gauge("streams_open", "Requests, tunnels and WebSockets that run.", "mode")
 	m.appConns = prometheus.NewGauge(prometheus.GaugeOpts{Name: "warmwire_app_connections", Help: "Open connections of apps."})
 	m.acceptErrors = prometheus.NewCounter(prometheus.CounterOpts{Name: "warmwire_accept_errors_total", Help: "Connections that could not be accepted."})
 	m.trailers = prometheus.NewCounter(prometheus.CounterOpts{Name: "warmwire_trailers_dropped_total", Help: "Trailer fields that could not be passed on."})
-	m.reg.MustRegister(m.appConns, m.acceptErrors, m.trailers, m.droppedCounter(), buildInfo(cfg))
+	m.reg.MustRegister(m.conns, m.appConns, m.acceptErrors, m.trailers, m.droppedCounter(), buildInfo(cfg))
 	m.registerDescriptors()
 	return m
 }
@@ -123,22 +126,23 @@ func (m *Metrics) registerDescriptors() {
 
 // Handler serves the page.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{Registry: nil, MaxRequestsInFlight: 4})
+	return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
 }
 
 // SetUpstreams names those that the configuration has; series of others vanish.
+// What their requests still report counts as other.
 func (m *Metrics) SetUpstreams(names []string) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	gone := m.known
 	m.known = newSet(names...)
-	for name := range m.known {
-		delete(gone, name)
-	}
-	m.mu.Unlock()
 	for name := range gone {
+		if m.known[name] {
+			continue
+		}
 		l := prometheus.Labels{"upstream": name}
 		for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-			m.requests, m.interruptions, m.handshakes, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.upstreamConns,
+			m.requests, m.interruptions, m.handshakes, m.tokens, m.duration, m.phase, m.ttft, m.perChunk,
 		} {
 			v.DeletePartialMatch(l)
 		}
@@ -148,7 +152,8 @@ func (m *Metrics) SetUpstreams(names []string) {
 // SetDropped tells where the access log counts what it drops.
 func (m *Metrics) SetDropped(f func() uint64) { m.dropped.Store(&f) }
 
-// upstream is the label of an upstream, or of a host that is none.
+// upstream is the label of an upstream, or of a host that is none. The caller
+// holds mu.
 func (m *Metrics) upstream(name, mode string) string {
 	switch {
 	case name == "" && mode == "tunnel":
@@ -156,21 +161,42 @@ func (m *Metrics) upstream(name, mode string) string {
 	case name == "":
 		return "forward"
 	}
-	m.mu.RLock()
-	defer m.mu.RUnlock()
 	return m.known.of(name)
 }
 
 // RequestDone counts a finished request.
 func (m *Metrics) RequestDone(r Request) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
 	up, mode, outcome := m.upstream(r.Upstream, r.Mode), m.labels.mode.of(r.Mode), m.labels.outcome.of(r.Outcome)
 	m.requests.WithLabelValues(up, mode, m.labels.protocol.of(r.Protocol), outcome).Inc()
 	m.duration.WithLabelValues(up, mode).Observe(r.Duration.Seconds())
-	m.trailers.Add(float64(r.TrailersLost))
-	switch {
-	case outcome == "cut_upstream", outcome == "cut_app", outcome == "cut_warmwire", r.Cause == "missing_terminal", r.Cause == "error_event":
+	if r.TrailersLost > 0 {
+		m.trailers.Add(float64(r.TrailersLost))
+	}
+	if interrupted(outcome, r.Cause) {
 		m.interruptions.WithLabelValues(up, m.labels.cause.of(r.Cause)).Inc()
 	}
+	m.observe(up, &r)
+	if r.InputTokens > 0 {
+		m.tokens.WithLabelValues(up, "input").Add(float64(r.InputTokens))
+	}
+	if r.OutputTokens > 0 {
+		m.tokens.WithLabelValues(up, "output").Add(float64(r.OutputTokens))
+	}
+}
+
+// interrupted says whether an answer did not end as it should.
+func interrupted(outcome, cause string) bool {
+	switch outcome {
+	case "cut_upstream", "cut_app", "cut_warmwire":
+		return true
+	}
+	return cause == "missing_terminal" || cause == "error_event"
+}
+
+// observe fills the histograms with the stages that happened.
+func (m *Metrics) observe(up string, r *Request) {
 	for _, p := range [...]struct {
 		name string
 		d    time.Duration
@@ -185,12 +211,6 @@ func (m *Metrics) RequestDone(r Request) {
 	if r.PerChunk > 0 {
 		m.perChunk.WithLabelValues(up).Observe(r.PerChunk.Seconds())
 	}
-	if r.InputTokens > 0 {
-		m.tokens.WithLabelValues(up, "input").Add(float64(r.InputTokens))
-	}
-	if r.OutputTokens > 0 {
-		m.tokens.WithLabelValues(up, "output").Add(float64(r.OutputTokens))
-	}
 }
 
 // StreamOpen follows requests, tunnels and WebSockets that run.
@@ -201,13 +221,16 @@ func (m *Metrics) StreamOpen(mode string, delta int) {
 // AppConn follows the connections of apps.
 func (m *Metrics) AppConn(delta int) { m.appConns.Add(float64(delta)) }
 
-// UpstreamConn follows the connections to one upstream.
+// UpstreamConn follows the connections to one upstream; protocol may be written
+// as in ALPN.
 func (m *Metrics) UpstreamConn(upstream, protocol string, delta int) {
-	m.upstreamConns.WithLabelValues(m.upstream(upstream, ""), m.labels.protocol.of(protocol)).Add(float64(delta))
+	m.conns.add(upstream, m.labels.protocol.of(httpVersion(protocol)), delta)
 }
 
 // Handshake counts a TLS handshake: full, resumed or failed.
 func (m *Metrics) Handshake(upstream, kind string) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
 	m.handshakes.WithLabelValues(m.upstream(upstream, ""), m.labels.kind.of(kind)).Inc()
 }
 

@@ -7,11 +7,14 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func page(t testing.TB, m *Metrics) string {
 	t.Helper()
@@ -46,7 +49,7 @@ func TestARequestIsCounted(t *testing.T) {
 		`warmwire_time_to_first_token_seconds_count{upstream="openai"} 1`,
 		`warmwire_tokens_total{direction="output",upstream="openai"} 4`,
 		`warmwire_trailers_dropped_total 2`,
-		`warmwire_upstream_connections{protocol="h2",upstream="openai"} 1`,
+		`warmwire_upstream_connections{protocol="HTTP/2.0",upstream="openai"} 1`,
 		`warmwire_tls_handshakes_total{kind="resumed",upstream="openai"} 1`,
 		`warmwire_streams_open{mode="websocket"} 1`,
 		`warmwire_accesslog_dropped_total 7`,
@@ -81,59 +84,49 @@ func TestJunkDoesNotGrowThePage(t *testing.T) {
 	}
 }
 
-func TestThePageStaysBelow200kB(t *testing.T) {
-	m := New(Config{})
-	names := strings.Fields("openai anthropic gemini mistral deepseek xai groq openrouter dashscope moonshot zhipu ollama")
-	m.SetUpstreams(names)
-	for _, up := range names {
-		for mode := range m.labels.mode {
-			for outcome := range m.labels.outcome {
-				m.RequestDone(full(up, mode, outcome, "app_left"))
-			}
-		}
-		for cause := range m.labels.cause {
-			m.RequestDone(full(up, "base_url", "cut_upstream", cause))
-		}
+func TestInterruptionsAreCutsAndOddEndsOnly(t *testing.T) {
+	tests := []struct {
+		outcome, cause string
+		want           string // cause label; "" = no interruption
+	}{
+		{"ok", "", ""},
+		{"ok", "missing_terminal", "missing_terminal"},
+		{"ok", "error_event", "error_event"},
+		{"refused", "forward_denied", ""},
+		{"upstream_error", "upstream_connect_refused", ""},
+		{"cut_app", "app_left", "app_left"},
+		{"cut_warmwire", "idle_timeout", "idle_timeout"},
+		{"cut_upstream", "upstream_tls_failed", "upstream_tls_failed"},
+		{"cut_upstream", "sk-secret", "other"},
+		{"cut_upstream", "", "other"},
 	}
-	if n := len(page(t, m)); n > 200_000 {
-		t.Errorf("%d bytes", n)
+	for _, tt := range tests {
+		m := New(Config{})
+		m.SetUpstreams([]string{"a"})
+		m.RequestDone(full("a", "host", tt.outcome, tt.cause))
+		text := page(t, m)
+		if has := strings.Contains(text, "warmwire_interruptions_total{"); has != (tt.want != "") {
+			t.Errorf("%s %s: counted: %v", tt.outcome, tt.cause, has)
+		}
+		if tt.want != "" && !strings.Contains(text, `warmwire_interruptions_total{cause="`+tt.want+`",upstream="a"} 1`) {
+			t.Errorf("%s %s: not counted as %s", tt.outcome, tt.cause, tt.want)
+		}
 	}
 }
 
-func TestSeriesOfVanishedUpstreamsVanish(t *testing.T) {
-	m := New(Config{})
-	m.SetUpstreams([]string{"a", "b"})
-	m.RequestDone(full("a", "base_url", "ok", ""))
-	m.RequestDone(full("b", "base_url", "ok", ""))
-	m.SetUpstreams([]string{"b"})
-	m.RequestDone(full("a", "base_url", "ok", ""))
-	text := page(t, m)
-	if strings.Contains(text, `upstream="a"`) || !strings.Contains(text, `upstream="b"`) || !strings.Contains(text, `upstream="other"`) {
-		t.Error("want b and other, and nothing of a")
-	}
-}
-
-func TestEveryMetricIsDocumented(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+// TestWhatDidNotHappenIsNotObserved keeps zeros out of the histograms.
+func TestWhatDidNotHappenIsNotObserved(t *testing.T) {
 	m := New(Config{})
 	m.SetUpstreams([]string{"a"})
-	m.RequestDone(full("a", "base_url", "cut_app", "app_left"))
-	m.Malformed("bare_lf")
-	m.Refused("connections")
-	m.Reload(true)
-	m.Handshake("a", "full")
-	m.UpstreamConn("a", "h2", 1)
-	m.StreamOpen("tunnel", 1)
-	for line := range strings.SplitSeq(page(t, m), "\n") {
-		if name, ok := strings.CutPrefix(line, "# TYPE warmwire_"); ok {
-			name, _, _ = strings.Cut(name, " ")
-			if !strings.Contains(string(doc), "`"+name+"`") {
-				t.Errorf("docs/metrics.md does not have %s", name)
-			}
+	m.RequestDone(Request{Upstream: "a", Mode: "host", Protocol: "HTTP/2.0", Outcome: "ok", Duration: 1, InputTokens: -1, OutputTokens: -1, TrailersLost: -1})
+	text := page(t, m)
+	for _, name := range []string{"phase_seconds", "time_to_first_token_seconds", "time_per_output_chunk_seconds", "tokens_total"} {
+		if strings.Contains(text, "warmwire_"+name) {
+			t.Errorf("%s was touched", name)
 		}
+	}
+	if !strings.Contains(text, `warmwire_request_duration_seconds_count{mode="host",upstream="a"} 1`) {
+		t.Error("the request was not observed")
 	}
 }
 
@@ -144,5 +137,25 @@ func BenchmarkRequestDone(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		m.RequestDone(r)
+	}
+}
+
+func BenchmarkRequestDoneParallel(b *testing.B) {
+	m := New(Config{})
+	m.SetUpstreams([]string{"openai"})
+	r := full("openai", "base_url", "ok", "")
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			m.RequestDone(r)
+		}
+	})
+}
+
+func BenchmarkPage(b *testing.B) {
+	m := touched()
+	b.ReportAllocs()
+	for b.Loop() {
+		page(b, m)
 	}
 }
