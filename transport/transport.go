@@ -256,8 +256,9 @@ func (x *roundTrip) trace() *httptrace.ClientTrace {
 			}
 		},
 		Got1xxResponse: func(int, textproto.MIMEHeader) error {
-			if x.interim.Add(1) > maxInterim {
-				return fmt.Errorf("more than %d interim answers", maxInterim)
+			if x.interim.Add(1) > maxInterim { // an error returned here would give way to the caller's hook
+				x.cancel(&Error{In: "wait", Kind: "upstream_bad_response", Sent: true,
+					Err: fmt.Errorf("the upstream sent more than %d interim answers", maxInterim)})
 			}
 			return nil
 		},

@@ -57,6 +57,7 @@ func TestProblems(t *testing.T) {
 		{"open variable", "listen: {token: '${NOPE'}\n", "f:1: listen.token: ${ without }: write $$ for a dollar"},
 		{"upstream without url", "upstreams:\n  mine: {}\n", `f:2: upstreams.mine.url: is needed: "mine" is no built-in upstream`},
 		{"upstream's name", "upstreams:\n  My/API: {url: 'https://a'}\n", "f:2: upstreams.My/API: a name has lower-case letters"},
+		{"reserved name", "upstreams:\n  tunnel: {url: 'https://a'}\n", "f:2: upstreams.tunnel: is a name that metrics use"},
 		{"url with credentials", "upstreams:\n  mine: {url: 'https://u:p@a.test'}\n", "f:2: upstreams.mine.url: must have no user, query or fragment"},
 		{"url of another scheme", "upstreams:\n  mine: {url: 'ftp://a.test'}\n", "f:2: upstreams.mine.url: needs https://"},
 		{"url under defaults", "defaults: {url: 'https://a'}\n", "f:1: defaults.url: belongs to one upstream"},

@@ -246,6 +246,8 @@ func (p *parser) walkUpstreams(n *yaml.Node) {
 		switch {
 		case !validName(k.Value):
 			p.addf(k.Line, path, "a name has lower-case letters, digits, - and _, and begins with a letter or digit: it is a path segment")
+		case slices.Contains(reservedNames, k.Value):
+			p.addf(k.Line, path, "is a name that metrics use for hosts that are no upstream: choose another")
 		case slices.Contains(p.named, k.Value):
 			p.addf(k.Line, path, "stands twice")
 		case v.Kind == yaml.AliasNode || v.Anchor != "":
@@ -257,6 +259,9 @@ func (p *parser) walkUpstreams(n *yaml.Node) {
 		}
 	}
 }
+
+// reservedNames are metric labels of their own.
+var reservedNames = []string{"forward", "tunnel", "other"}
 
 func validName(s string) bool {
 	for i, c := range s {

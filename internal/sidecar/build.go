@@ -223,7 +223,9 @@ func (s *Sidecar) reload() error {
 	if err != nil {
 		return err
 	}
+	s.metrics.SetUpstreams(names(cfg)) // before requests of a new one can end
 	if err := s.ingress.Update(table); err != nil {
+		s.metrics.SetUpstreams(names(s.cfg))
 		return err
 	}
 	for name, b := range s.upstreams {
@@ -240,7 +242,6 @@ func (s *Sidecar) reload() error {
 	if err := s.access.SetSample(cfg.Log.Access.Sample); err != nil {
 		s.log.Warn("configuration", "warning", err.Error())
 	}
-	s.metrics.SetUpstreams(names(cfg))
 	s.log.Info("configuration reloaded", "upstreams", len(cfg.Upstreams))
 	return nil
 }

@@ -19,7 +19,7 @@ const sse = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Enco
 // ask is a streamed chat call in the way that the client speaks.
 func ask(r *rig) (*http.Response, context.CancelFunc, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+r.addr+"/up/v1/chat/completions", strings.NewReader("{}"))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+r.addr+"/up/v1/chat/completions", nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -362,7 +362,8 @@ func TestAReaderThatRestsIsNotTheUpstreamsSilence(t *testing.T) {
 	app := r.dial()
 	app.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
 	app.head()
-	<-time.After(300 * time.Millisecond) // six times the limit
+	rest := time.NewTimer(300 * time.Millisecond) // the reader rests for six times the limit
+	<-rest.C
 	if n, err := io.CopyN(io.Discard, app.in, int64(len(big))); err != nil {
 		t.Errorf("cut after %d bytes: %v", n, err)
 	}
@@ -409,4 +410,3 @@ func TestNothingSecretIsShown(t *testing.T) {
 		}
 	}
 }
-

@@ -80,7 +80,10 @@ func start(t testing.TB, upstream, more string) *rig {
 // write makes the configuration file.
 func (r *rig) write(upstream, more string) {
 	r.t.Helper()
-	text := fmt.Sprintf("listen: {address: 127.0.0.1:0}\nadmin: {address: 127.0.0.1:0}\nstate_dir: %s\n", r.t.TempDir())
+	text := fmt.Sprintf("admin: {address: 127.0.0.1:0}\nstate_dir: %s\n", r.t.TempDir())
+	if !strings.Contains(more, "listen:") {
+		text += "listen: {address: 127.0.0.1:0}\n"
+	}
 	if !strings.Contains(more, "upstreams:") {
 		text += "upstreams:\n  up: {url: 'http://" + upstream + "'}\n"
 	}
