@@ -18,6 +18,7 @@ type heads struct {
 	mu        sync.Mutex // guards the fields below and w until finish
 	done      bool
 	continued bool
+	began     bool // the upstream has begun to answer
 }
 
 // interim relays a 1xx answer at once.
@@ -38,12 +39,21 @@ func (h *heads) interim(code int, fields textproto.MIMEHeader) error {
 	return nil
 }
 
+// answered is called at the first byte of the upstream's answer. If that is not
+// 100, the app is not asked for a body that the upstream may just have refused:
+// the way out may still read it, to keep its connection.
+func (h *heads) answered() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.began = true
+}
+
 // askForBody sends 100 when the way out begins to read the body and the upstream
-// has not asked for it itself.
+// has said nothing in time.
 func (h *heads) askForBody() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.done && h.expects && !h.continued && !h.http2 {
+	if !h.done && h.expects && !h.continued && !h.http2 && !h.began {
 		h.continued = true
 		h.w.WriteHeader(http.StatusContinue)
 	}

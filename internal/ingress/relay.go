@@ -16,9 +16,18 @@ import (
 	"github.com/warmwire/warmwire/internal/ingress/http1"
 )
 
-// relayBufferBytes is what one read of an upstream response can carry: a TLS
-// record (16 KiB), so that no record is split over two writes.
-const relayBufferBytes = 16 << 10
+// A stream reads with the small buffer, which holds many tokens, until a read
+// fills it; then with the large one, which holds a TLS record. An idle stream
+// keeps the small one only.
+const (
+	smallBufferBytes = 4 << 10
+	largeBufferBytes = 16 << 10
+)
+
+// headGrace is how long the head of an answer of known length waits for the body
+// that is on its way with it, so that both go out in one write. The heads of
+// streams never wait.
+const headGrace = time.Millisecond
 
 // An exchange is one request on its way: what came in, where it goes, and what
 // became of it.
@@ -37,6 +46,8 @@ type exchange struct {
 	heads heads
 	body  *uploadBody // nil: no body
 	watch *dialect.Watcher
+
+	lateHead *time.Timer // sends the head if the body does not come with it
 }
 
 // relay forwards the request of e and streams the answer back. It ends with the
@@ -97,6 +108,7 @@ func (e *exchange) outgoing() (*http.Request, *failure) {
 		f := bodyTooLarge(false) // before any 100: RFC 9110 §10.1.1
 		return nil, &f
 	}
+	e.sw.first = e.heads.answered
 	if r.ProtoAtLeast(1, 1) { // never to HTTP/1.0 (RFC 9110 §15.2)
 		e.sw.interim = e.heads.interim
 	}
@@ -137,10 +149,12 @@ func (e *exchange) respond(resp *http.Response, u *Upstream) {
 	trailers := e.announceTrailers(resp)
 	e.rec.Status = resp.StatusCode
 	e.w.WriteHeader(resp.StatusCode)
-	if err := e.rc.Flush(); err != nil && e.ctx.Err() == nil {
-		e.stop(http1.ErrClientLeft) // the app's connection broke under the head
-	}
+	e.flushHead(resp)
 	err := e.stream(resp.Body, u)
+	if e.lateHead != nil { // the body broke off before its first byte
+		e.lateHead.Stop()
+		_ = e.rc.Flush()
+	}
 	e.report()
 	if err != nil {
 		e.cut(err, resp, u)
@@ -161,20 +175,40 @@ func (e *exchange) respond(resp *http.Response, u *Upstream) {
 	}
 }
 
+// flushHead sends the head at once; only beside a body of known length it gives
+// the first bytes of that body the chance to go with it.
+func (e *exchange) flushHead(resp *http.Response) {
+	flush := func() {
+		if err := e.rc.Flush(); err != nil && e.ctx.Err() == nil {
+			e.stop(http1.ErrClientLeft) // the app's connection broke under the head
+		}
+	}
+	if e.r.ProtoMajor == 2 || resp.ContentLength <= 0 || resp.ContentLength > largeBufferBytes || e.r.Method == http.MethodHead {
+		flush()
+		return
+	}
+	e.lateHead = time.AfterFunc(headGrace, flush) // http1's writer may be used from another goroutine for this
+}
+
 // stream is the loop that every token passes. An error that is not nil says that
 // the answer did not reach its end.
 func (e *exchange) stream(body io.Reader, u *Upstream) error {
-	buf := e.s.buffers.Get().(*[relayBufferBytes]byte)
-	defer e.s.buffers.Put(buf)
+	small := e.s.small.Get().(*[smallBufferBytes]byte)
+	defer e.s.small.Put(small)
+	buf := small[:]
 	now := time.Now()
 	e.dog.body(u.Idle, now)
 	token := u.FirstToken > 0
 	flush := e.r.ProtoMajor == 2 // http1 sends each Write by itself
 	for {
-		n, err := body.Read(buf[:])
+		n, err := body.Read(buf)
 		if n > 0 {
 			e.dog.serve()
 			now = time.Now()
+			if e.lateHead != nil {
+				e.lateHead.Stop()
+				e.lateHead = nil
+			}
 			e.watch.Observe(buf[:n], now)
 			if token && !e.watch.Report().FirstToken.IsZero() {
 				e.dog.firstToken()
@@ -196,6 +230,11 @@ func (e *exchange) stream(body io.Reader, u *Upstream) error {
 		}
 		if err != nil {
 			return err
+		}
+		if n == smallBufferBytes && len(buf) == smallBufferBytes {
+			large := e.s.large.Get().(*[largeBufferBytes]byte)
+			defer e.s.large.Put(large) // once: buf is large from now on
+			buf = large[:]
 		}
 	}
 }

@@ -34,7 +34,8 @@ type Server struct {
 	h1        *http1.Server
 	h2        *http.Server
 	h2conns   *handoff
-	buffers   sync.Pool // *[relayBufferBytes]byte
+	small     sync.Pool // *[smallBufferBytes]byte
+	large     sync.Pool // *[largeBufferBytes]byte
 	ids       atomic.Uint64
 	slots     chan struct{} // one per app connection
 	running   runningSet
@@ -58,7 +59,8 @@ func New(t *Table, cfg Config) (*Server, error) {
 	s := &Server{
 		cfg:       cfg,
 		pseudonym: "warmwire-" + hex.EncodeToString(id[:]),
-		buffers:   sync.Pool{New: func() any { return new([relayBufferBytes]byte) }},
+		small:     sync.Pool{New: func() any { return new([smallBufferBytes]byte) }},
+		large:     sync.Pool{New: func() any { return new([largeBufferBytes]byte) }},
 		slots:     make(chan struct{}, cfg.MaxConnections),
 		h2conns:   newHandoff(),
 		goingAway: make(chan struct{}),

@@ -21,6 +21,7 @@ type stopwatch struct {
 	begin   struct{ dns, connect, tls, conn time.Time }
 	wrote   time.Time
 	interim func(code int, h textproto.MIMEHeader) error
+	first   func() // called at the first byte of an answer
 }
 
 // trace returns the hooks that feed the stopwatch. interim is called for each
@@ -51,7 +52,12 @@ func (sw *stopwatch) trace() *httptrace.ClientTrace {
 		WroteRequest: func(httptrace.WroteRequestInfo) {
 			sw.locked(func(now time.Time) { sw.phases.Send, sw.wrote = now.Sub(sw.begin.conn), now })
 		},
-		GotFirstResponseByte: func() { sw.locked(sw.answered) },
+		GotFirstResponseByte: func() {
+			sw.locked(sw.answered)
+			if sw.first != nil {
+				sw.first()
+			}
+		},
 		Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
 			sw.mu.Lock()
 			defer sw.mu.Unlock()
