@@ -60,8 +60,9 @@ e2e: SHELL := /bin/bash
 lab: ## short run over a bad network (root)
 	$(GO) test -count=1 ./internal/netlab/...
 
-bench: ## against a stock reverse proxy and nginx; ratios
-	$(GO) test -run=NONE -bench=. ./bench/...
+bench: build ## against a stock reverse proxy, nginx and haproxy; ratios; about four minutes
+	$(GO) build -trimpath -o bin/bench ./bench
+	bin/bench -warmwire bin/warmwire -out docs/benchmarks.md
 
 deploy-check: ## systemd unit, container file and manifests
 	$(GO) test -count=1 ./deploy/...

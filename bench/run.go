@@ -178,6 +178,11 @@ func printTable(s settings, results []*result) error {
 			stock = r
 		}
 	}
+	if s.out != "" {
+		fmt.Fprintf(out, "# Benchmarks\n\nMade by `make bench`, on loopback, all peers in one run before the same TLS upstream; ratios count, not times. "+
+			"TTFB is the time to the first body byte of a short call, relay a token's way from the upstream's write to the client's read, "+
+			"both through a client that keeps its connections.\n\n")
+	}
 	fmt.Fprintf(out, "%s, %s, %d cores; %d calls a peer, %d streams at %d tokens/s, %d idle streams\n\n", time.Now().Format(time.DateOnly),
 		runtime.Version(), runtime.NumCPU(), s.rounds*s.calls, s.streams, s.rate, s.idle)
 	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
