@@ -45,7 +45,7 @@ var topKeys = []key{
 	{path: "forward.deny", kind: kList, def: "[]", doc: "Hosts never forwarded: names, .suffix, addresses, prefixes such as 10.0.0.0/8."},
 	{path: "parent_proxy", kind: kText, secret: true, doc: "HTTP proxy through which upstreams are reached, http://user:pass@host:port, or env for the environment's."},
 	{path: "no_proxy", kind: kList, def: "[]", doc: "Hosts reached without parent_proxy: names, .suffix, addresses, prefixes."},
-	{path: "state_dir", kind: kText, doc: "Folder for what is kept between runs. Default: $XDG_STATE_HOME/warmwire, or /var/lib/warmwire for root."},
+	{path: "state_dir", kind: kText, doc: "Folder for what is kept between runs. Default: systemd's $STATE_DIRECTORY, /var/lib/warmwire for root, else $XDG_STATE_HOME/warmwire."},
 	{path: "limits.connections", kind: kInt, def: "10000", doc: "App connections at once; above it they get 503."},
 	{path: "limits.header", kind: kSize, def: "64KiB", doc: "Bytes of a request head, 4KiB to 1MiB; above it 431."},
 	{path: "limits.body", kind: kSize, def: "0", doc: "Bytes of a request body; above it 413. 0 = no limit: bodies stream."},

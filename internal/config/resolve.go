@@ -53,6 +53,10 @@ func (p *parser) resolve() (*Config, func(upstream, key string) (int, string)) {
 
 // stateDir is where state is kept if the file does not say.
 func (p *parser) stateDir() string {
+	if dir, ok := p.getenv("STATE_DIRECTORY"); ok && filepath.IsAbs(dir) { // systemd's, the first of a list
+		dir, _, _ = strings.Cut(dir, ":")
+		return dir
+	}
 	if os.Geteuid() == 0 {
 		return "/var/lib/warmwire"
 	}
