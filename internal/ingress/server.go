@@ -39,7 +39,9 @@ type Server struct {
 	ids       atomic.Uint64
 	slots     chan struct{} // one per app connection
 	running   runningSet
-	goingAway chan struct{} // closed by Abort: WebSockets close with 1001
+	goingAway chan struct{}   // closed by Abort: WebSockets close with 1001
+	life      context.Context // of connections; ended last, by Abort
+	endLife   context.CancelFunc
 	abortOnce sync.Once
 	drained   sync.Once
 }
@@ -65,6 +67,7 @@ func New(t *Table, cfg Config) (*Server, error) {
 		h2conns:   newHandoff(),
 		goingAway: make(chan struct{}),
 	}
+	s.life, s.endLife = context.WithCancel(context.Background())
 	var err error
 	s.h1, err = http1.New(s, http1.Config{
 		MaxHeaderBytes: cfg.MaxHeaderBytes,
@@ -148,7 +151,7 @@ func (s *Server) serveConn(c net.Conn) {
 		open(1)
 		defer open(-1)
 	}
-	s.h1.ServeConn(http1.WithConn(context.Background(), c), c)
+	s.h1.ServeConn(http1.WithConn(s.life, c), c)
 }
 
 // fullAnswer is what a connection over limits.connections gets.
@@ -197,6 +200,7 @@ func (s *Server) Abort() {
 		s.Drain(ctx)
 		_ = s.h2.Close()
 		_ = s.h2conns.Close()
+		s.endLife() // also ends apps that do not read, and heads that never get whole
 	})
 }
 

@@ -163,22 +163,20 @@ func (ws *socketRelay) run(ctx context.Context, goingAway <-chan struct{}) (Outc
 	defer ws.app.Close()
 
 	var first end
+	leave := func() (Outcome, string) {
+		return ws.goAway(func() { <-ends })
+	}
 	select {
 	case first = <-ends:
-	case <-ctx.Done():
-		return cutCause(ctx, ctx.Err())
 	case <-goingAway:
-		ws.toApp.close(closeFrame(closeGoingAway, false))
-		ws.toUp.close(closeFrame(closeGoingAway, true))
-		timer := time.NewTimer(closeWait)
-		defer timer.Stop()
-		for range 2 {
-			select {
-			case <-ends:
-			case <-timer.C:
-			}
+		return leave()
+	case <-ctx.Done():
+		select {
+		case <-goingAway: // a shutdown ends both; the close frames come first
+			return leave()
+		default:
+			return cutCause(ctx, ctx.Err())
 		}
-		return OutcomeCutWarmwire, CauseDrain
 	}
 	return ws.verdict(first.fromApp, first.err, func() {
 		timer := time.NewTimer(closeWait)
@@ -188,6 +186,21 @@ func (ws *socketRelay) run(ctx context.Context, goingAway <-chan struct{}) (Outc
 		case <-timer.C:
 		}
 	})
+}
+
+// goAway closes both directions with 1001 and gives the ends closeWait to answer.
+// An end that does not even take the close frame is cut after the same time.
+func (ws *socketRelay) goAway(await func()) (Outcome, string) {
+	cut := time.AfterFunc(closeWait, func() {
+		_ = ws.app.Close()
+		_ = ws.up.Close()
+	})
+	defer cut.Stop()
+	ws.toApp.close(closeFrame(closeGoingAway, false))
+	ws.toUp.close(closeFrame(closeGoingAway, true))
+	await()
+	await()
+	return OutcomeCutWarmwire, CauseDrain
 }
 
 // pump copies one direction until it ends.

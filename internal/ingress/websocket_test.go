@@ -144,6 +144,53 @@ func TestWebSocketGets1001AtShutdown(t *testing.T) {
 	}
 }
 
+func TestAbortEndsAWebSocketWhoseAppDoesNotRead(t *testing.T) {
+	full := make(chan struct{})
+	r := newRig(t, echoUpstream(t, func(c *websocket.Conn) {
+		_ = c.SetWriteDeadline(time.Now().Add(200 * time.Millisecond)) // long enough to fill every buffer
+		for c.WriteMessage(websocket.BinaryMessage, make([]byte, 1<<20)) == nil {
+		}
+		close(full)
+		_, _, _ = c.ReadMessage()
+	}), nil)
+	dialWS(t, r)
+	<-full
+	done := make(chan struct{})
+	go func() {
+		r.server.Abort()
+		close(done)
+	}()
+	within(t, "Abort", 3*time.Second, done)
+	if rec := r.record(); rec.Outcome == OutcomeOK {
+		t.Errorf("outcome %s", rec.Outcome)
+	}
+}
+
+func TestAbortEndsAnAppThatDoesNotRead(t *testing.T) {
+	r := newRig(t, rawUpstream(t, func(c *rawConn) {
+		c.head()
+		c.send("HTTP/1.1 200 OK\n\n")
+		_, _ = io.Copy(c.TCPConn, zeros{})
+	}), nil)
+	app := r.dial()
+	app.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+	app.head()
+	half := r.dial() // and one that never finishes its head
+	half.send("GET /up/x HTTP/1.1\nHost:")
+	done := make(chan struct{})
+	go func() {
+		r.server.Abort()
+		close(done)
+	}()
+	within(t, "Abort", 3*time.Second, done)
+	_, _ = io.Copy(io.Discard, half.in)
+}
+
+// zeros never ends.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
 const wsKey = "dGhlIHNhbXBsZSBub25jZQ==" // RFC 6455 §1.3
 
 func TestWebSocketHandshake(t *testing.T) {
