@@ -416,12 +416,13 @@ func TestParentProxy(t *testing.T) {
 		_, _ = io.WriteString(c, "HTTP/1.1 204 No Content\r\n\r\n")
 	})
 	heads := make(chan string, 1)
-	status := "200 fine"
+	var status atomic.Value
+	status.Store("200 fine")
 	parent := upstream(t, func(_ int, c *net.TCPConn, in *bufio.Reader) {
 		head, _ := readHead(in)
 		heads <- head
-		_, _ = io.WriteString(c, "HTTP/1.1 "+status+"\r\n\r\n")
-		if strings.HasPrefix(status, "407") {
+		_, _ = io.WriteString(c, "HTTP/1.1 "+status.Load().(string)+"\r\n\r\n")
+		if strings.HasPrefix(status.Load().(string), "407") {
 			return
 		}
 		up, err := net.Dial("tcp", target)
@@ -448,7 +449,7 @@ func TestParentProxy(t *testing.T) {
 	if got := <-heads; got != want {
 		t.Errorf("parent got %q, want %q", got, want)
 	}
-	status = "407 no"
+	status.Store("407 no")
 	_, err = via(t.Context(), "tcp", "model.test:443")
 	<-heads
 	if c, sent := code(t, err); c != "parent_proxy_refused" || sent || !strings.Contains(err.Error(), "407") || strings.Contains(err.Error(), "pass") {
