@@ -28,8 +28,8 @@ type Config struct {
 
 // A Dialer opens TCP connections.
 type Dialer struct {
-	cfg Config
-	tcp net.Dialer
+	cfg  Config
+	open func(ctx context.Context, network, addr string) (net.Conn, error) // one address
 }
 
 // New returns a Dialer.
@@ -40,10 +40,11 @@ func New(cfg Config) *Dialer {
 	if cfg.Resolve == nil {
 		cfg.Resolve = resolve
 	}
-	d := &Dialer{cfg: cfg}
-	d.tcp.Control = control
-	d.tcp.KeepAliveConfig = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 6}
-	return d
+	tcp := net.Dialer{
+		Control:         control,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 6},
+	}
+	return &Dialer{cfg: cfg, open: tcp.DialContext}
 }
 
 // resolve asks for a name with a dot as absolute first: search domains are for
@@ -217,7 +218,7 @@ func (d *Dialer) one(ctx context.Context, ap netip.AddrPort) (net.Conn, error) {
 		}
 	}
 	// net.Dialer calls the connect hooks of the context itself.
-	c, err := d.tcp.DialContext(ctx, "tcp", ap.String())
+	c, err := d.open(ctx, "tcp", ap.String())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", ap, err)
 	}
