@@ -210,6 +210,7 @@ func TestOwnErrors(t *testing.T) {
 		{"foreign host", "GET /up/x HTTP/1.1\nHost: evil.test\n\n", 421, "unknown_host"},
 		{"upstream closes", "POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n", 502, "upstream_failed"},
 		{"loop by Via", "GET /up/x HTTP/1.1\nHost: localhost\nVia: 1.1 " + r.server.pseudonym + "\n\n", 508, "loop_detected"},
+		{"loop by our marker", "GET /up/x HTTP/1.1\nHost: localhost\nWarmwire-Loop: " + r.server.pseudonym + "\n\n", 508, "loop_detected"},
 		{"CONNECT without port", "CONNECT host.test HTTP/1.1\nHost: host.test\n\n", 400, "bad_connect_target"},
 	}
 	for _, tt := range tests {

@@ -163,7 +163,7 @@ func (s *Sidecar) Quit() { s.quitOnce.Do(func() { close(s.quit) }) }
 // says that a part broke. Call it once.
 func (s *Sidecar) Run(ctx context.Context) error {
 	if procs := s.shown.Load().Limits.Procs; procs > 0 {
-		runtime.GOMAXPROCS(min(procs, runtime.NumCPU()))
+		runtime.GOMAXPROCS(min(procs, runtime.GOMAXPROCS(0))) // never above a container's quota
 	}
 	serveCtx, stopServing := context.WithCancel(context.Background())
 	lastCtx, stopLast := context.WithCancel(context.Background()) // what outlives the serving: admin, logs
