@@ -52,7 +52,7 @@ func runChild(ctx context.Context, cfg *config.Config, args []string) error {
 	go func() { done <- s.Run(ctx) }()
 
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	signal.Notify(signals, passedOn...)
 	defer signal.Stop(signals)
 	child := exec.Command(args[0], args[1:]...)
 	child.Stdin, child.Stdout, child.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -69,13 +69,14 @@ func runChild(ctx context.Context, cfg *config.Config, args []string) error {
 	return errors.Join(err, <-done)
 }
 
-// passSignals hands each signal to the child. A terminal sends its own to the
-// whole process group; the child then sees it twice, as with a shell's wrapper.
+// passSignals hands each signal to the child, unless it has got it already.
 func passSignals(p *os.Process, signals <-chan os.Signal, ended <-chan struct{}) {
 	for {
 		select {
 		case sig := <-signals:
-			_ = p.Signal(sig) // a child that has just ended needs none
+			if !sentByTerminal(sig) {
+				_ = p.Signal(sig) // a child that has just ended needs none
+			}
 		case <-ended:
 			return
 		}

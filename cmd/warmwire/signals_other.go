@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !unix
+
+package main
+
+import "os"
+
+// passedOn are the signals that exec hands to its child.
+var passedOn = []os.Signal{os.Interrupt}
+
+// sentByTerminal: a console tells all its processes.
+func sentByTerminal(os.Signal) bool { return true }
