@@ -23,7 +23,7 @@ import (
 const maxBody = 1 << 10 // 1 KiB
 
 // Config is what the admin listener serves and who may use it. All functions
-// except TrustPeer are required.
+// except TrustPeer and Reload are required.
 type Config struct {
 	Token      string                   // "" = calls that change state are refused, unless TrustPeer allows them
 	TrustPeer  func(*http.Request) bool // vouches for the sender without a token, such as a peer on a Unix socket; nil = nobody
@@ -33,7 +33,7 @@ type Config struct {
 	Ready   func() error // nil error = requests are taken; it is shown, so it holds no secret
 	Metrics http.Handler
 	Status  func() any   // marshalled as JSON
-	Reload  func() error // may take its time; the error is shown to the caller
+	Reload  func() error // may take its time; the error is shown to the caller; nil = there is nothing to reload (501)
 	Quit    func()       // begins the drain and returns
 }
 
@@ -54,7 +54,7 @@ type route struct {
 
 // New checks the configuration and returns the handler.
 func New(cfg Config) (*Admin, error) {
-	if cfg.Ready == nil || cfg.Metrics == nil || cfg.Status == nil || cfg.Reload == nil || cfg.Quit == nil {
+	if cfg.Ready == nil || cfg.Metrics == nil || cfg.Status == nil || cfg.Quit == nil {
 		return nil, errors.New("admin: internal error: a function is missing in Config")
 	}
 	hosts, err := webguard.ParseHosts(cfg.AllowHosts)
@@ -129,11 +129,15 @@ func secure(h http.Header) {
 
 // checkPage refuses what only a foreign web page would send.
 func (a *Admin) checkPage(r *http.Request) *refusal {
-	err := webguard.CheckHost(r.Host, func(host string) bool {
-		return webguard.IsLoopback(host) || a.hosts.Has(host) || isLocalAddr(r, host)
-	})
+	self := r.Host
+	err := webguard.CheckHost(r.Host, func(host string) bool { return a.hosts.Has(host) || isLocalAddr(r, host) })
+	if _, network := localAddr(r); err != nil && network == "unix" {
+		// No name leads a browser to a Unix socket, and programs put into Host what
+		// they like there. Such a name is no origin of ours either.
+		self, err = "", nil
+	}
 	if err == nil {
-		err = webguard.CheckOrigin(r.Header, r.Host, webguard.Origins{})
+		err = webguard.CheckOrigin(r.Header, self, webguard.Origins{})
 	}
 	e, refused := errors.AsType[*webguard.Error](err)
 	if !refused {
@@ -178,18 +182,24 @@ func (a *Admin) remote(r *http.Request) bool {
 	return a.cfg.Remote || network != "unix" && !addr.IsLoopback()
 }
 
-// checkChange is what a call that changes state must pass.
+// checkChange is what a call that changes state must pass. A body must say that it
+// is JSON, which a page cannot send without asking first. Whoever knows the token
+// is no page and may send no body at all, as curl -X POST does; a peer that is
+// trusted for what it is could be a browser.
 func (a *Admin) checkChange(w http.ResponseWriter, r *http.Request) *refusal {
 	if ref := a.authorize(r); ref != nil {
 		return ref
 	}
-	mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil || mediaType != "application/json" || len(r.Header["Content-Type"]) != 1 {
-		return &refusal{http.StatusUnsupportedMediaType, "json_required", "send Content-Type: application/json"}
+	values, typed := r.Header["Content-Type"]
+	if !isJSON(values) && (typed || !a.hasToken(r)) {
+		return notJSON()
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		return &refusal{http.StatusRequestEntityTooLarge, "body_too_large", "this call takes no parameters: send {} or nothing"}
+	}
+	if !typed && len(body) > 0 {
+		return notJSON()
 	}
 	text := strings.TrimSpace(string(body))
 	if err != nil || text != "" && text != "{}" {
@@ -207,15 +217,33 @@ func (a *Admin) authorize(r *http.Request) *refusal {
 		return &refusal{http.StatusForbidden, "token_not_configured",
 			"this call needs a token and none is configured: set admin.token_file, or use the Unix socket of the admin listener"}
 	}
-	values := r.Header["Authorization"]
-	if len(values) == 1 {
-		scheme, given, _ := strings.Cut(values[0], " ")
-		sum := sha256.Sum256([]byte(strings.TrimLeft(given, " "))) // equal lengths: the time does not tell the token's
-		if strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(sum[:], a.token[:]) == 1 {
-			return nil
-		}
+	if !a.hasToken(r) {
+		return &refusal{http.StatusUnauthorized, "token_required", "send Authorization: Bearer with the token in admin.token_file"}
 	}
-	return &refusal{http.StatusUnauthorized, "token_required", "send Authorization: Bearer with the token in admin.token_file"}
+	return nil
+}
+
+func (a *Admin) hasToken(r *http.Request) bool {
+	values := r.Header["Authorization"]
+	if a.cfg.Token == "" || len(values) != 1 {
+		return false
+	}
+	scheme, given, _ := strings.Cut(values[0], " ")
+	sum := sha256.Sum256([]byte(strings.TrimLeft(given, " "))) // equal lengths: the time does not tell the token's
+	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(sum[:], a.token[:]) == 1
+}
+
+// isJSON reads the values of Content-Type, of which there may be one.
+func isJSON(values []string) bool {
+	if len(values) != 1 {
+		return false
+	}
+	mediaType, _, err := mime.ParseMediaType(values[0])
+	return err == nil && mediaType == "application/json"
+}
+
+func notJSON() *refusal {
+	return &refusal{http.StatusUnsupportedMediaType, "json_required", "send Content-Type: application/json"}
 }
 
 // A refusal is an answer that says no.

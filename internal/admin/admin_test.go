@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -247,6 +248,7 @@ func TestChanges(t *testing.T) {
 		{name: "token and JSON", header: change(), status: 200},
 		{name: "empty object", header: change(), body: " {}\n", status: 200},
 		{name: "charset", header: with("Authorization", "Bearer "+token, "Content-Type", "application/json; charset=utf-8"), status: 200},
+		{name: "no body and no type, as curl -X POST", header: with("Authorization", "Bearer "+token), status: 200},
 		{name: "scheme in any case", header: with("Authorization", "bearer "+token, "Content-Type", "application/json"), status: 200},
 		{name: "own page", header: change("Origin", "http://localhost:8485", "Sec-Fetch-Site", "same-origin"), status: 200},
 
@@ -257,7 +259,10 @@ func TestChanges(t *testing.T) {
 		{name: "basic", header: with("Authorization", "Basic "+token, "Content-Type", "application/json"), status: 401, code: "token_required"},
 		{name: "two fields", header: change("Authorization", "Bearer "+token), status: 401, code: "token_required"},
 		{name: "text, as a form of a page", header: with("Authorization", "Bearer "+token, "Content-Type", "text/plain"), status: 415, code: "json_required"},
-		{name: "no type", header: with("Authorization", "Bearer "+token), status: 415, code: "json_required"},
+		{name: "no type for a body", header: with("Authorization", "Bearer "+token), body: "{}", status: 415, code: "json_required"},
+		{name: "no type for a blank", header: with("Authorization", "Bearer "+token), body: " ", status: 415, code: "json_required"},
+		{name: "empty type", header: with("Authorization", "Bearer "+token, "Content-Type", ""), status: 415, code: "json_required"},
+		{name: "empty form", header: with("Authorization", "Bearer "+token, "Content-Type", "application/x-www-form-urlencoded"), status: 415, code: "json_required"},
 		{name: "looks like JSON", header: with("Authorization", "Bearer "+token, "Content-Type", "application/json-patch+json"), status: 415, code: "json_required"},
 		{name: "two types", header: change("Content-Type", "text/plain"), status: 415, code: "json_required"},
 		{name: "parameters", header: change(), body: `{"force": true}`, status: 400, code: "body_not_empty"},
@@ -292,6 +297,17 @@ func TestChanges(t *testing.T) {
 				t.Errorf("quit gave %d", q.status)
 			}
 		})
+	}
+}
+
+func TestNothingToReload(t *testing.T) {
+	r := newRig(t, func(c *admin.Config) { c.Reload = nil })
+	got := r.ask(t, ask{method: "POST", path: "/v1/reload", header: change()})
+	if got.status != 501 || got.code != "nothing_to_reload" {
+		t.Errorf("got %d %s", got.status, got.body)
+	}
+	if got := r.ask(t, ask{method: "POST", path: "/v1/reload"}); got.status != 401 {
+		t.Errorf("without the token: %d", got.status)
 	}
 }
 
@@ -351,6 +367,11 @@ func TestUnixPeer(t *testing.T) {
 		{"a stranger changes", false, ask{method: "POST", path: "/v1/reload", header: jsonOnly}, 403},
 		{"a friend changes", true, ask{method: "POST", path: "/v1/reload", header: jsonOnly}, 200},
 		{"a friend forgets the type", true, ask{method: "POST", path: "/v1/reload"}, 415},
+		{"a friend sends a form", true, ask{method: "POST", path: "/v1/reload", header: with("Content-Type", "text/plain"), body: "{}"}, 415},
+		{"any Host", false, ask{path: "/v1/status", host: "warmwire.example:1"}, 200},
+		{"a Host that is none", false, ask{path: "/v1/status", host: "admin.sock_/.."}, 200},
+		{"page of the Host", true, ask{method: "POST", path: "/v1/reload", host: "evil.example",
+			header: with("Content-Type", "application/json", "Origin", "http://evil.example")}, 403},
 		{"a friend with a foreign page", true, ask{method: "POST", path: "/v1/reload", header: with("Content-Type", "application/json", "Origin", "null")}, 403},
 	}
 	for _, tt := range tests {
@@ -371,14 +392,14 @@ func TestHosts(t *testing.T) {
 	}{
 		{"localhost", 200}, {"LOCALHOST:8485", 200}, {"127.0.0.1:1", 200}, {"[::1]:8485", 200},
 		{"warmwire.internal:8485", 200}, {"[fd00::5]", 200},
-		{"attacker.example:8485", 421}, {"localhost.attacker.example", 421}, {"169.254.169.254", 421}, {"0.0.0.0:8485", 421},
-		{"x.warmwire.internal", 421}, {"127.1", 421}, {"10.0.0.1", 421},
+		{"attacker.example:8485", 403}, {"localhost.attacker.example", 403}, {"169.254.169.254", 403}, {"0.0.0.0:8485", 403},
+		{"x.warmwire.internal", 403}, {"127.1", 403}, {"10.0.0.1", 403},
 	}
 	for _, tt := range tests {
 		for _, path := range []string{"/healthz", "/metrics", "/nothing"} {
 			got := r.ask(t, ask{path: path, host: tt.host})
-			refused := got.status == 421 && got.code == "host_not_allowed"
-			if refused != (tt.status == 421) {
+			refused := got.status == 403 && got.code == "host_not_allowed"
+			if refused != (tt.status == 403) {
 				t.Errorf("Host %s, %s: got %d %s", tt.host, path, got.status, got.body)
 			}
 		}
@@ -422,7 +443,7 @@ func TestAddressOfTheConnection(t *testing.T) {
 		{"unix", "localhost", &net.UnixAddr{Name: "/run/x", Net: "unix"}, 200},
 		{"own address, no token", "10.0.0.7:8485", addr("10.0.0.7:8485"), 401},
 		{"own link-local address, no token", "localhost", addr("[fe80::1%eth0]:8485"), 401},
-		{"another's address", "10.0.0.8:8485", addr("10.0.0.7:8485"), 421},
+		{"another's address", "10.0.0.8:8485", addr("10.0.0.7:8485"), 403},
 		{"unknown", "localhost", nil, 401},
 	}
 	for _, tt := range tests {
@@ -439,6 +460,67 @@ func TestAddressOfTheConnection(t *testing.T) {
 			}
 		})
 	}
+}
+
+// FuzzChanges: whatever the fields hold, state changes only for the token, for a
+// host that is ours, without another page's origin, and for JSON or no body.
+func FuzzChanges(f *testing.F) {
+	f.Add("localhost:8485", "Bearer "+token, "application/json", "", "", "{}")
+	f.Add("localhost:8485", "Bearer "+token, "", "", "none", "")
+	f.Add("localhost:8485", "Bearer "+token, "text/plain", "http://evil.example", "cross-site", "")
+	f.Add("localhost.attacker.example", "Bearer "+token, "application/json", "http://localhost.attacker.example", "same-origin", "")
+	f.Add("[::1]:1", "bearer  "+token, "Application/JSON;a=b", "http://[::1]:1", "same-origin", " ")
+	f.Add("", "Basic "+token, "application/json", "null", "", "x")
+	f.Fuzz(func(t *testing.T, host, auth, kind, origin, site, body string) {
+		changed := 0
+		h, err := admin.New(admin.Config{
+			Token: token, Metrics: http.NotFoundHandler(),
+			Ready: func() error { return nil }, Status: func() any { return nil }, Quit: func() {},
+			Reload: func() error { changed++; return nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		req := httptest.NewRequest(http.MethodPost, "/v1/reload", strings.NewReader(body))
+		req.Host = host
+		for name, value := range map[string]string{"Authorization": auth, "Content-Type": kind, "Origin": origin, "Sec-Fetch-Site": site} {
+			if value != "" {
+				req.Header[name] = []string{value}
+			}
+		}
+		req = req.WithContext(context.WithValue(req.Context(), http.LocalAddrContextKey, addr("127.0.0.1:8485")))
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, req)
+		if (w.Code == 200) != (changed == 1) || !json.Valid(w.Body.Bytes()) {
+			t.Fatalf("%d %s with %d changes", w.Code, w.Body, changed)
+		}
+		if changed == 0 {
+			return
+		}
+		scheme, given, _ := strings.Cut(auth, " ")
+		if !strings.EqualFold(scheme, "bearer") || strings.TrimLeft(given, " ") != token {
+			t.Errorf("changed with Authorization %q", auth)
+		}
+		if !strings.HasPrefix(strings.ToLower(strings.TrimSpace(kind)), "application/json") && (kind != "" || body != "") {
+			t.Errorf("changed with Content-Type %q and %d bytes", kind, len(body))
+		}
+		if site != "" && site != "none" && site != "same-origin" {
+			t.Errorf("changed with Sec-Fetch-Site %q", site)
+		}
+		if u, err := url.Parse(origin); origin != "" && (err != nil || u.Scheme != "http" || u.Path != "" || u.User != nil || !local(u.Hostname())) {
+			t.Errorf("changed with Origin %q", origin)
+		}
+		if u, err := url.Parse("http://" + host); err != nil || !local(u.Hostname()) {
+			t.Errorf("changed with Host %q", host)
+		}
+	})
+}
+
+// local says whether the host is this machine, by other means than the product's.
+func local(host string) bool {
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	ip := net.ParseIP(host)
+	return host == "localhost" || strings.HasSuffix(host, ".localhost") || ip != nil && ip.IsLoopback()
 }
 
 func addr(s string) net.Addr {

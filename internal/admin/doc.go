@@ -12,10 +12,11 @@
 //	POST /v1/quit     drain and exit; for a Kubernetes Job whose sidecar is an
 //	                  ordinary container, which would otherwise never complete
 //
-// Loopback is not trust. Every request must name the listener in its Host and
-// must not come from another web page (see webguard). What changes state needs
-// the bearer token, or a peer that Config.TrustPeer vouches for, and a body of
-// type application/json, which a page cannot send without asking first. Reached
+// Loopback is not trust. Every request must name the listener in its Host, except
+// on a Unix socket, and must not come from another web page (see webguard). What
+// changes state needs the bearer token, or a peer that Config.TrustPeer vouches
+// for, and a body of type application/json; with the token, no body will do.
+// Reached
 // from beyond loopback, everything but the two probes needs the token. Errors are
 // JSON with a stable code.
 //

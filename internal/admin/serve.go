@@ -13,8 +13,8 @@ GET  /v1/status   JSON
 POST /v1/reload   read the configuration again
 POST /v1/quit     drain and exit
 
-POST needs Authorization: Bearer with the token in admin.token_file, and
-Content-Type: application/json.
+POST needs Authorization: Bearer with the token in admin.token_file. It takes no
+body, or {} with Content-Type: application/json.
 `
 
 const plainText = "text/plain; charset=utf-8"
@@ -42,6 +42,10 @@ func (a *Admin) status(w http.ResponseWriter, _ *http.Request) {
 // reload answers 422 when the new configuration was refused: the running one
 // stays as it was.
 func (a *Admin) reload(w http.ResponseWriter, _ *http.Request) {
+	if a.cfg.Reload == nil {
+		(&refusal{http.StatusNotImplemented, "nothing_to_reload", "Warmwire runs without a configuration file: start it again with -c FILE"}).write(w)
+		return
+	}
 	if err := a.cfg.Reload(); err != nil {
 		(&refusal{http.StatusUnprocessableEntity, "reload_failed", err.Error()}).write(w)
 		return

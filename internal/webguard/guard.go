@@ -27,16 +27,16 @@ type Error struct {
 func (e *Error) Error() string { return e.text }
 
 // CheckHost refuses a request by its Host field, or :authority: nil when it parses
-// and allowed says yes to the host, given as [ParseAuthority] gives it. The port
-// is not compared, since a port may be mapped on the way; a page that a browser
-// has rebound shows in the name. The error is an [*Error].
-func CheckHost(host string, allowed func(host string) bool) error {
+// and is loopback or own says yes to it, given as [ParseAuthority] gives it. The
+// port is not compared, since a port may be mapped on the way; a page that a
+// browser has rebound shows in the name. The error is an [*Error].
+func CheckHost(host string, own func(host string) bool) error {
 	name, _, err := ParseAuthority(host)
 	if err != nil {
-		return &Error{CodeHost, http.StatusMisdirectedRequest, "the Host of the request is not valid: " + err.Error()}
+		return &Error{CodeHost, http.StatusForbidden, "the Host of the request is not valid: " + err.Error()}
 	}
-	if !allowed(name) {
-		return &Error{CodeHost, http.StatusMisdirectedRequest, "the Host of the request is not one of this listener's"}
+	if !IsLoopback(name) && !own(name) {
+		return &Error{CodeHost, http.StatusForbidden, "the Host of the request is not one of this listener's"}
 	}
 	return nil
 }

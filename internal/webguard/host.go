@@ -94,10 +94,10 @@ func isNumber(label string) bool {
 }
 
 // IsLoopback says whether host, as ParseAuthority gives it, can only be this
-// machine: localhost or a loopback address. Names below localhost are left to a
-// list of allowed hosts, because not every resolver keeps them at home.
+// machine: localhost, a name below it, or a loopback address. Nobody can register a
+// name below localhost and point it elsewhere (RFC 6761 §6.3).
 func IsLoopback(host string) bool {
-	if host == "localhost" {
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
 		return true
 	}
 	addr, err := netip.ParseAddr(host)

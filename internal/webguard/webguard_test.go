@@ -5,6 +5,8 @@ package webguard_test
 import (
 	"errors"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -70,7 +72,7 @@ func TestIsLoopback(t *testing.T) {
 	for host, want := range map[string]bool{
 		"localhost": true, "127.0.0.1": true, "127.9.9.9": true, "::1": true,
 		"0.0.0.0": false, "::": false, "10.0.0.1": false, "localhost.attacker.example": false,
-		"notlocalhost": false, "a.localhost": false, "": false,
+		"a.localhost": true, "a.b.localhost": true, "notlocalhost": false, "a.notlocalhost": false, "localhost.a": false, "": false,
 	} {
 		if got := webguard.IsLoopback(host); got != want {
 			t.Errorf("IsLoopback(%q) = %v, want %v", host, got, want)
@@ -83,13 +85,14 @@ func TestCheckHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	allowed := func(h string) bool { return webguard.IsLoopback(h) || extra.Has(h) }
 	tests := []struct {
 		host string
 		ok   bool
 	}{
 		{"localhost:8485", true},
 		{"LOCALHOST", true},
+		{"App.LocalHost.:8485", true},
+		{"127.255.255.254", true},
 		{"127.0.0.1:9000", true}, // the port may be mapped
 		{"[::1]:8485", true},
 		{"[::FFFF:7F00:1]:8485", true},
@@ -100,6 +103,13 @@ func TestCheckHost(t *testing.T) {
 		{"", false},
 		{"localhost.attacker.example:8485", false},
 		{"attacker.example", false},
+		{"xlocalhost", false},
+		{".localhost", false},
+		{"localhost..", false},
+		{"localhost.attacker.example.", false},
+		{"xn--lcalhost-9fb", false},
+		{"128.0.0.1", false},
+		{"::1", false},
 		{"127.0.0.1.attacker.example", false},
 		{"x.warmwire.internal", false},
 		{"0.0.0.0:8485", false},
@@ -112,8 +122,8 @@ func TestCheckHost(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.host, func(t *testing.T) {
-			err := webguard.CheckHost(tt.host, allowed)
-			checkError(t, err, map[bool]string{true: "", false: webguard.CodeHost}[tt.ok], http.StatusMisdirectedRequest)
+			err := webguard.CheckHost(tt.host, extra.Has)
+			checkError(t, err, map[bool]string{true: "", false: webguard.CodeHost}[tt.ok], http.StatusForbidden)
 			if err != nil && tt.host != "" && strings.Contains(err.Error(), tt.host) {
 				t.Errorf("the error %q repeats the field", err)
 			}
@@ -141,6 +151,7 @@ func TestCheckOrigin(t *testing.T) {
 		{name: "own page, POST", h: site(origin("http://localhost:8484"), "same-origin")},
 		{name: "own page, old browser", h: origin("http://localhost:8484")},
 		{name: "own page, upper case", h: origin("HTTP://LOCALHOST:8484")},
+		{name: "own page, final dot", h: origin("http://localhost.:8484")},
 		{name: "own page, IPv6", h: origin("http://[::1]:8484"), self: "[0:0::1]:8484"},
 		{name: "own page, default port", h: origin("http://warmwire.internal"), self: "warmwire.internal:80"},
 		{name: "listed", h: site(origin("https://app.example"), "cross-site")},
@@ -154,7 +165,13 @@ func TestCheckOrigin(t *testing.T) {
 		{name: "suffix of a listed one", h: origin("https://evilapp.example"), code: webguard.CodeOrigin},
 		{name: "below a listed one", h: origin("https://x.app.example"), code: webguard.CodeOrigin},
 		{name: "listed by another scheme", h: origin("http://app.example"), code: webguard.CodeOrigin},
+		{name: "prefix of ours, final dot", h: origin("http://localhost.attacker.example."), code: webguard.CodeOrigin},
+		{name: "looks like ours in punycode", h: origin("http://xn--lcalhost-9fb:8484"), code: webguard.CodeOrigin},
+		{name: "looks like ours in UTF-8", h: origin("http://lоcalhost:8484"), code: webguard.CodeOrigin},
+		{name: "below ours", h: origin("http://app.localhost:8484"), code: webguard.CodeOrigin},
 		{name: "null", h: origin("null"), code: webguard.CodeOrigin},
+		{name: "null in upper case", h: origin("NULL"), code: webguard.CodeOrigin},
+		{name: "null of another site's frame", h: site(origin("null"), "cross-site"), code: webguard.CodeOrigin},
 		{name: "empty", h: origin(""), code: webguard.CodeOrigin},
 		{name: "IPv6 loopback, other port", h: origin("http://[::1]:1"), code: webguard.CodeOrigin},
 		{name: "loopback page of another port", h: origin("http://localhost:3001"), code: webguard.CodeOrigin},
@@ -162,6 +179,7 @@ func TestCheckOrigin(t *testing.T) {
 		{name: "other spelling of loopback", h: origin("http://127.0.0.1:8484"), code: webguard.CodeOrigin},
 		{name: "TLS page of our name", h: origin("https://localhost:8484"), code: webguard.CodeOrigin},
 		{name: "with path", h: origin("http://localhost:8484/"), code: webguard.CodeOrigin},
+		{name: "with path and query", h: origin("http://localhost:8484/v1?q"), code: webguard.CodeOrigin},
 		{name: "with user", h: origin("http://localhost:8484@evil.example"), code: webguard.CodeOrigin},
 		{name: "two in one", h: origin("http://localhost:8484 http://evil.example"), code: webguard.CodeOrigin},
 		{name: "two fields", h: origin("http://localhost:8484", "http://localhost:8484"), code: webguard.CodeOrigin},
@@ -271,6 +289,31 @@ func FuzzCheckOrigin(f *testing.F) {
 		rest := strings.TrimPrefix(strings.TrimPrefix(lower, "http://localhost"), ".")
 		if strings.Trim(rest, ":0") != "8484" {
 			t.Fatalf("%q passed", s)
+		}
+	})
+}
+
+// FuzzCheckHost: with nothing allowed, a host passes only if it is plainly this
+// machine, and a refusal never repeats it.
+func FuzzCheckHost(f *testing.F) {
+	for _, s := range []string{"localhost:8485", "a.localhost.", "127.0.0.1", "[::1]:1", "localhost.attacker.example", "127.1", ".localhost", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if err := webguard.CheckHost(s, func(string) bool { return false }); err != nil {
+			if len(s) > 12 && strings.Contains(err.Error(), s) {
+				t.Fatalf("the error %q repeats the field", err)
+			}
+			return
+		}
+		u, err := url.Parse("http://" + s) // what another reader makes of it
+		if err != nil {
+			t.Fatalf("%q passed, but is no host: %v", s, err)
+		}
+		host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+		addr, err := netip.ParseAddr(host)
+		if host != "localhost" && !strings.HasSuffix(host, ".localhost") && (err != nil || !addr.Unmap().IsLoopback()) {
+			t.Fatalf("%q passed, and means %q", s, host)
 		}
 	})
 }
