@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,7 +39,10 @@ type checker struct {
 }
 
 func (c *checker) warnf(line int, key, format string, args ...any) {
-	c.warnings = append(c.warnings, c.place(line, key)+fmt.Sprintf(format, args...))
+	w := c.place(line, key) + fmt.Sprintf(format, args...)
+	if !slices.Contains(c.warnings, w) { // what stands under defaults concerns every upstream, but is said once
+		c.warnings = append(c.warnings, w)
+	}
 }
 
 func (c *checker) line(path string) int { return c.values[path].line }
@@ -125,14 +129,24 @@ func (c *checker) timeouts(u Upstream) {
 	}
 	if t.Total > 0 {
 		line, key := c.origin(u.Name, "timeouts.total")
+		var covered []string // limits nobody set, which the total replaces
 		for _, ph := range phases {
-			if ph.d > t.Total {
-				_, other := c.origin(u.Name, ph.key)
+			_, other := c.origin(u.Name, ph.key)
+			_, set := c.values[other]
+			switch {
+			case ph.d <= t.Total:
+			case set:
 				c.addf(line, key, "%v is shorter than %s (%v), which can then never act: raise timeouts.total, set it to 0s, or lower %s",
 					t.Total, other, ph.d, ph.key)
+			default:
+				covered = append(covered, fmt.Sprintf("%s (%v)", ph.key, ph.d))
 			}
 		}
 		c.warnf(line, key, "healthy streams are cut after %v: leave it at 0s unless you mean that", t.Total)
+		if len(covered) > 0 {
+			c.warnf(line, key, "%v is shorter than the defaults of %s: a slow upload or answer is cut as a total, not as a stall", t.Total,
+				strings.Join(covered, ", "))
+		}
 	}
 	if line, key := c.origin(u.Name, "timeouts.connect"); t.Connect > 0 && time.Duration(t.Connect) < 300*time.Millisecond {
 		c.warnf(line, key, "%v hardly leaves time to try a second address, which begins after 250ms (RFC 8305): raise it", t.Connect)

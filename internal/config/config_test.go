@@ -98,6 +98,17 @@ func TestAllProblemsAreReportedInTheOrderOfLines(t *testing.T) {
 	}
 }
 
+func TestWhatConcernsEveryUpstreamIsSaidOnce(t *testing.T) {
+	_, _, err := Parse("f", []byte("defaults: {timeouts: {request_write: 30s, total: 10s}}\n"), noEnv)
+	if err == nil || strings.Count(err.Error(), "\n") != 1 {
+		t.Errorf("Parse = %v", err)
+	}
+	_, warnings, err := Parse("f", []byte("defaults: {timeouts: {idle: 5s}}\n"), noEnv)
+	if err != nil || len(warnings) != 1 {
+		t.Errorf("Parse = %q, %v", warnings, err)
+	}
+}
+
 func TestWarnings(t *testing.T) {
 	tests := []struct{ name, file, want string }{
 		{"clear text", "upstreams:\n  mine: {url: 'http://a.test'}\n", "f:2: upstreams.mine.url: http:// sends keys and prompts in clear"},
@@ -105,6 +116,7 @@ func TestWarnings(t *testing.T) {
 		{"idle", "defaults: {timeouts: {idle: 5s}}\n", "5s is a pause that a model may make"},
 		{"header", "defaults: {timeouts: {response_header: 1m}}\n", "shorter than the 10m"},
 		{"total", "defaults: {timeouts: {total: 1h}}\n", "healthy streams are cut after 1h"},
+		{"total below defaults", "defaults: {timeouts: {total: 10s}}\n", "10s is shorter than the defaults of timeouts.request_write (30s), timeouts.response_header (30m)"},
 		{"drain", "drain: {wait: 10s}\n", "terminationGracePeriodSeconds"},
 	}
 	for _, tt := range tests {

@@ -107,7 +107,10 @@ func Parse(name string, data []byte, getenv Env) (*Config, []string, error) {
 }
 
 func (p *parser) addf(line int, key, format string, args ...any) {
-	p.problems = append(p.problems, problem{line, key, fmt.Sprintf(format, args...)})
+	pr := problem{line, key, fmt.Sprintf(format, args...)}
+	if !slices.Contains(p.problems, pr) { // what stands under defaults concerns every upstream, but is said once
+		p.problems = append(p.problems, pr)
+	}
 }
 
 // failure joins all problems, in the order of their lines.

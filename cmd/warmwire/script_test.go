@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"net"
+	"os"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"warmwire": main})
+}
+
+// TestScripts runs the command line's specification, testdata/*.txtar.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("XDG_STATE_HOME", env.WorkDir+"/state")
+			for _, name := range []string{"PORT", "ADMIN"} {
+				port, err := freePort()
+				if err != nil {
+					return err
+				}
+				env.Setenv(name, port)
+			}
+			return os.MkdirAll(env.WorkDir+"/state", 0o700)
+		},
+	})
+}
+
+// freePort is free now; a script that loses it to somebody says so.
+func freePort() (string, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer ln.Close()
+	_, port, err := net.SplitHostPort(ln.Addr().String())
+	return port, err
+}
