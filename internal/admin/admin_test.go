@@ -367,6 +367,7 @@ func TestUnixPeer(t *testing.T) {
 		{"a stranger changes", false, ask{method: "POST", path: "/v1/reload", header: jsonOnly}, 403},
 		{"a friend changes", true, ask{method: "POST", path: "/v1/reload", header: jsonOnly}, 200},
 		{"a friend forgets the type", true, ask{method: "POST", path: "/v1/reload"}, 415},
+		{"a friend with the empty token", true, ask{method: "POST", path: "/v1/reload", header: with("Authorization", "Bearer ")}, 415},
 		{"a friend sends a form", true, ask{method: "POST", path: "/v1/reload", header: with("Content-Type", "text/plain"), body: "{}"}, 415},
 		{"any Host", false, ask{path: "/v1/status", host: "warmwire.example:1"}, 200},
 		{"a Host that is none", false, ask{path: "/v1/status", host: "admin.sock_/.."}, 200},
