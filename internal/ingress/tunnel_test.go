@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -179,5 +180,56 @@ func TestTunnelHead200IsOneWriteWithoutFraming(t *testing.T) {
 	if !strings.HasSuffix(connectEstablished, "\r\n\r\n") || strings.Contains(connectEstablished, "Content-Length") ||
 		strings.Contains(connectEstablished, "Transfer-Encoding") {
 		t.Errorf("%q", connectEstablished)
+	}
+}
+
+// TestTunnelsLeaveNothingBehind ends many tunnels in every way and counts
+// descriptors; the package's leak check counts goroutines.
+func TestTunnelsLeaveNothingBehind(t *testing.T) {
+	addr := rawUpstream(t, func(c *rawConn) {
+		switch how, _ := c.in.ReadByte(); how {
+		case 'F': // a FIN of the upstream
+		case 'R':
+			_ = c.SetLinger(0)
+		default: // the app ends it
+			_, _ = io.Copy(io.Discard, c.in)
+		}
+	})
+	r := newRig(t, addr, nil)
+	open := func() int {
+		names, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skip("descriptors can be counted on Linux only")
+		}
+		return len(names)
+	}
+	before := open()
+	for i := range 400 {
+		app := connect(r, addr)
+		switch i % 4 {
+		case 0:
+			app.sendExact("F")
+			_, _ = app.rest()
+		case 1:
+			app.sendExact("R")
+			_, _ = app.rest()
+		case 2:
+			app.sendExact("x")
+			_ = app.SetLinger(0)
+		}
+		_ = app.Close()
+		r.record()
+	}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.Now().Add(patience)
+	for range tick.C {
+		after := open()
+		if after <= before+5 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d descriptors before, %d after", before, after)
+		}
 	}
 }
