@@ -13,14 +13,19 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/warmwire/warmwire/internal/webguard"
 )
 
 // maxBody is more than an empty JSON object with blanks around it needs.
 const maxBody = 1 << 10 // 1 KiB
+
+// bodyTimeout is how long such a body may take (guess: it comes with the head).
+const bodyTimeout = 10 * time.Second
 
 // Config is what the admin listener serves and who may use it. All functions
 // except TrustPeer and Reload are required.
@@ -78,33 +83,44 @@ func New(cfg Config) (*Admin, error) {
 // exact, and then serves.
 func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	secure(w.Header())
-	if ref := a.checkPage(r); ref != nil {
+	rt, ref := a.admit(w, r)
+	if r.ContentLength != 0 && (ref != nil || rt.method == http.MethodGet) {
+		// Nobody reads this body, but net/http would wait for it, for ever if it
+		// never comes. Fails where there is no connection to be held.
+		w.Header().Set("Connection", "close")
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now())
+	}
+	if ref != nil {
 		ref.write(w)
 		return
+	}
+	rt.serve(w, r)
+}
+
+// admit finds the route, or why there is none for this request.
+func (a *Admin) admit(w http.ResponseWriter, r *http.Request) (route, *refusal) {
+	if ref := a.checkPage(r); ref != nil {
+		return route{}, ref
 	}
 	rt, found := a.routes[r.URL.Path]
 	if !(found && rt.open) && a.remote(r) {
 		if ref := a.authorize(r); ref != nil {
-			ref.write(w)
-			return
+			return route{}, ref
 		}
 	}
 	if !found {
-		(&refusal{http.StatusNotFound, "not_found", "there is nothing at this path; GET / lists what there is"}).write(w)
-		return
+		return route{}, &refusal{http.StatusNotFound, "not_found", "there is nothing at this path; GET / lists what there is"}
 	}
 	if !rt.allows(r.Method) {
 		w.Header().Set("Allow", rt.allow()) // RFC 9110 §15.5.6
-		(&refusal{http.StatusMethodNotAllowed, "method_not_allowed", "this path takes " + rt.allow()}).write(w)
-		return
+		return route{}, &refusal{http.StatusMethodNotAllowed, "method_not_allowed", "this path takes " + rt.allow()}
 	}
 	if rt.method == http.MethodPost {
 		if ref := a.checkChange(w, r); ref != nil {
-			ref.write(w)
-			return
+			return route{}, ref
 		}
 	}
-	rt.serve(w, r)
+	return rt, nil
 }
 
 func (rt route) allows(method string) bool {
@@ -194,7 +210,13 @@ func (a *Admin) checkChange(w http.ResponseWriter, r *http.Request) *refusal {
 	if !isJSON(values) && (typed || !a.hasToken(r)) {
 		return notJSON()
 	}
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout)) // fails where there is no connection to be held
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	_ = rc.SetReadDeadline(time.Time{})
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return &refusal{http.StatusRequestTimeout, "body_timeout", "the body of the request did not arrive in " + bodyTimeout.String()}
+	}
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		return &refusal{http.StatusRequestEntityTooLarge, "body_too_large", "this call takes no parameters: send {} or nothing"}
 	}

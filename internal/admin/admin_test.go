@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -298,6 +299,81 @@ func TestChanges(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestUnreadBody: who is refused, or needs no body, is answered and gone, though
+// the body that was announced never comes.
+func TestUnreadBody(t *testing.T) {
+	r := newRig(t, nil)
+	for _, tt := range []struct{ line, answer string }{
+		{"POST /v1/quit", "HTTP/1.1 401 "}, {"POST /nothing", "HTTP/1.1 404 "}, {"PUT /v1/quit", "HTTP/1.1 405 "}, {"GET /healthz", "HTTP/1.1 200 "},
+	} {
+		t.Run(tt.line, func(t *testing.T) {
+			conn, err := net.Dial("tcp", r.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err = io.WriteString(conn, tt.line+" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"); err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(conn) // until the server has closed
+			if err != nil || !strings.HasPrefix(string(got), tt.answer) {
+				t.Errorf("got %q, %v", got, err)
+			}
+		})
+	}
+}
+
+// pipe is a listener with one connection.
+type pipe chan net.Conn
+
+func (p pipe) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipe) Close() error   { return nil }
+func (p pipe) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+
+// TestBodyThatDoesNotCome: not even who has the token holds a call open.
+func TestBodyThatDoesNotCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reloads := 0
+		h, err := admin.New(admin.Config{
+			Token: token, Metrics: http.NotFoundHandler(),
+			Ready: func() error { return nil }, Status: func() any { return nil }, Quit: func() {},
+			Reload: func() error { reloads++; return nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		app, conn := net.Pipe()
+		ln := make(pipe, 1)
+		ln <- conn
+		close(ln)
+		srv := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
+		defer srv.Close()
+		if err := srv.Serve(ln); !errors.Is(err, net.ErrClosed) {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		_, err = io.WriteString(app, "POST /v1/reload HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+token+
+			"\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(app) // until the server has closed
+		took := time.Since(start)
+		if err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 408 ") || took < 10*time.Second || took > 11*time.Second || reloads != 0 {
+			t.Errorf("got %q, %v after %v; reloads %d", got, err, took, reloads)
+		}
+	})
 }
 
 func TestNothingToReload(t *testing.T) {
