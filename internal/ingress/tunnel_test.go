@@ -233,3 +233,40 @@ func TestTunnelsLeaveNothingBehind(t *testing.T) {
 		}
 	}
 }
+
+// TestTunnelOverHTTP2 opens a tunnel in one HTTP/2 stream (RFC 9113 §8.5).
+func TestTunnelOverHTTP2(t *testing.T) {
+	addr := rawUpstream(t, func(c *rawConn) {
+		c.expect("hello")
+		c.sendExact("world")
+	})
+	r := newRig(t, addr, nil)
+	tr := &http.Transport{Protocols: new(http.Protocols), DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", r.addr)
+	}}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	defer tr.CloseIdleConnections()
+	pr, pw := io.Pipe()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodConnect, "http://"+addr, pr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.WriteString(pw, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(resp.Body); string(b) != "world" || err != nil || resp.StatusCode != 200 {
+		t.Errorf("%d %q %v", resp.StatusCode, b, err)
+	}
+	_ = pw.Close()
+	if rec := r.record(); rec.Outcome != OutcomeOK || rec.AppProto != "HTTP/2.0" {
+		t.Errorf("record %+v", rec)
+	}
+}

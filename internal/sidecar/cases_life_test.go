@@ -415,3 +415,73 @@ func TestConnectionLimit(t *testing.T) {
 		}
 	}
 }
+
+func TestShutdownOverHTTP2(t *testing.T) {
+	release := make(chan struct{})
+	addr := upstream(t, func(c *wire) {
+		path := strings.Fields(c.head() + " - -")[1]
+		c.raw(sse + chunk("data: 1\n\n"))
+		if path == "/short" {
+			<-release
+			c.raw(chunk("data: 2\n\n") + "0\r\n\r\n")
+		}
+		_, _ = io.Copy(io.Discard, c.in)
+	})
+	r := start(t, addr, "drain: {timeout: 300ms}\n")
+	client := h2c(t)
+	short, err := client.Get("http://" + r.addr + "/up/short")
+	if err != nil {
+		t.Fatal(err)
+	}
+	long, err := client.Get("http://" + r.addr + "/up/long")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.cancel()
+	for !strings.Contains(r.get("/readyz"), "draining") {
+	}
+	close(release)
+	if b, err := io.ReadAll(short.Body); string(b) != "data: 1\n\ndata: 2\n\n" || err != nil {
+		t.Errorf("the short stream: %q, %v", b, err)
+	}
+	if b, err := io.ReadAll(long.Body); err == nil || string(b) != "data: 1\n\n" {
+		t.Errorf("the long stream: %q, %v; want a visible cut", b, err)
+	}
+	r.stop()
+}
+
+func TestKubernetesJobEndsByQuit(t *testing.T) {
+	addr, _ := answering(t, okAnswer)
+	r := start(t, addr, "")
+	cfg := r.get("/v1/status")
+	if !strings.Contains(cfg, `"ready"`) {
+		t.Errorf("status %s", cfg)
+	}
+	token, err := os.ReadFile(r.state + "/admin.token")
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequest(http.MethodPost, "http://"+r.admin+"/v1/quit", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusAccepted {
+		t.Errorf("quit: %s", resp.Status)
+	}
+	select {
+	case err := <-r.done:
+		if err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		r.done <- nil // for stop
+	case <-time.After(patience):
+		t.Error("it does not end")
+	}
+}

@@ -358,11 +358,11 @@ func TestAReaderThatRestsIsNotTheUpstreamsSilence(t *testing.T) {
 	r := start(t, upstream(t, func(c *wire) {
 		c.head()
 		c.raw(fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(big), big))
-	}), "upstreams:\n  up: {url: 'http://UPSTREAM', timeouts: {idle: 50ms}}\n")
+	}), "upstreams:\n  up: {url: 'http://UPSTREAM', timeouts: {idle: 500ms}}\n")
 	app := r.dial()
 	app.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
 	app.head()
-	rest := time.NewTimer(300 * time.Millisecond) // the reader rests for six times the limit
+	rest := time.NewTimer(1500 * time.Millisecond) // the reader rests for three times the limit
 	<-rest.C
 	if n, err := io.CopyN(io.Discard, app.in, int64(len(big))); err != nil {
 		t.Errorf("cut after %d bytes: %v", n, err)

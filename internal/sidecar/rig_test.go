@@ -31,6 +31,7 @@ type rig struct {
 	admin  string
 	log    *syncBuffer
 	file   string // of the configuration
+	state  string // folder
 	cancel context.CancelFunc
 	done   chan error
 	once   sync.Once
@@ -58,7 +59,7 @@ func (s *syncBuffer) String() string {
 // is YAML added at the top level.
 func start(t testing.TB, upstream, more string) *rig {
 	t.Helper()
-	r := &rig{t: t, log: new(syncBuffer), file: t.TempDir() + "/warmwire.yaml", done: make(chan error, 1)}
+	r := &rig{t: t, log: new(syncBuffer), file: t.TempDir() + "/warmwire.yaml", state: t.TempDir(), done: make(chan error, 1)}
 	r.write(upstream, more)
 	load := func() (*config.Config, []string, error) { return config.Load(r.file, os.LookupEnv) }
 	cfg, _, err := load()
@@ -80,7 +81,7 @@ func start(t testing.TB, upstream, more string) *rig {
 // write makes the configuration file.
 func (r *rig) write(upstream, more string) {
 	r.t.Helper()
-	text := fmt.Sprintf("admin: {address: 127.0.0.1:0}\nstate_dir: %s\n", r.t.TempDir())
+	text := fmt.Sprintf("admin: {address: 127.0.0.1:0}\nstate_dir: %s\n", r.state)
 	if !strings.Contains(more, "listen:") {
 		text += "listen: {address: 127.0.0.1:0}\n"
 	}
