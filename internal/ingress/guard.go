@@ -21,9 +21,8 @@ func (t *Table) guard(r *http.Request, m Mode) *refusal {
 	if err == nil {
 		return nil
 	}
-	ref := &refusal{http.StatusForbidden, "foreign_origin", err.Error() + ": list it in listen.allow_origins if it may call this listener", m}
-	var we *webguard.Error
-	if errors.As(err, &we) {
+	ref := &refusal{http.StatusForbidden, webguard.CodeOrigin, err.Error() + ": list it in listen.allow_origins if it may call this listener", m}
+	if we, ok := errors.AsType[*webguard.Error](err); ok {
 		ref.code, ref.status = we.Code, we.Status
 	}
 	return ref

@@ -189,6 +189,9 @@ func (t *Table) ownHost(r *http.Request) bool {
 	if host == "" { // HTTP/1.0 without Host: no browser sends that
 		return r.ProtoMajor == 1 && r.ProtoMinor == 0
 	}
+	if a, err := netip.ParseAddr(host); err == nil && a.IsUnspecified() {
+		return false // a browser reaches us by http://0.0.0.0 and says nothing of the page it came from
+	}
 	if isLoopbackHost(host) || slices.Contains(t.AllowHosts, host) {
 		return true
 	}

@@ -74,6 +74,8 @@ func TestRoute(t *testing.T) {
 		{"Host of a loopback upstream is ours", "/openai/v1", "127.0.0.1:11434", ModeBaseURL, "openai", "api.openai.test", "/v1", 0},
 		{"foreign Host", "/openai/v1", "evil.test", "", "", "", "", 421},
 		{"foreign Host that begins like ours", "/openai/v1", "localhost.evil.test", "", "", "", "", 421},
+		{"unspecified address as Host", "/openai/v1", "0.0.0.0:8484", "", "", "", "", 421},
+		{"unspecified IPv6 address as Host", "/openai/v1", "[::]:8484", "", "", "", "", 421},
 		{"absolute form of an upstream", "http://api.openai.test/v1?a=%2F", "x", ModeForward, "openai", "api.openai.test", "/v1?a=%2F", 0},
 		{"absolute form over https", "https://api.groq.test/openai/v1", "x", ModeForward, "groq", "api.groq.test", "/openai/v1", 0},
 		{"absolute form of a loopback upstream", "http://127.0.0.1:11434/api/tags", "x", ModeForward, "ollama", "127.0.0.1:11434", "/api/tags", 0},

@@ -86,12 +86,15 @@ func (s *Sidecar) buildAdmin(cfg *config.Config) error {
 		return nil
 	}
 	ac := admin.Config{
-		Ready: s.ready, Metrics: s.metrics.Handler(), Status: func() any { return s.status() }, Quit: s.Quit, Reload: s.Reload,
+		Ready: s.ready, Metrics: s.metrics.Handler(), Status: func() any { return s.status() }, Quit: s.Quit,
 		AllowHosts: cfg.Listen.AllowHosts, Remote: !isLoopbackListener(s.adminLn.Addr()),
 		TrustPeer: func(r *http.Request) bool {
 			info, err := peer.Look(http1.Conn(r.Context()))
 			return err == nil && info.Seen && s.adminLn.Addr().Network() == "unix" && int(info.UID) == os.Getuid()
 		},
+	}
+	if s.opt.Load != nil {
+		ac.Reload = s.Reload
 	}
 	if cfg.Admin.TokenFile != "none" {
 		token, err := admin.LoadOrCreateToken(cfg.Admin.TokenFile)
