@@ -10,6 +10,7 @@ import (
 	"net/http/httptrace"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A wire is one HTTP/1.1 connection under net/http. net/http writes a head line
@@ -22,6 +23,44 @@ type wire struct {
 	head []byte     // of the current request, held until it is whole
 	open bool       // the head is not whole yet
 	sent atomic.Bool
+
+	dead     chan struct{} // closed when nothing more can be read
+	deadOnce sync.Once
+}
+
+// answerGrace bounds how long a failed write waits for the reader; the reader of
+// a broken connection ends at once, so this is for what nobody has thought of.
+const answerGrace = time.Second
+
+func newWire(c net.Conn) *wire { return &wire{Conn: c, dead: make(chan struct{})} }
+
+func (w *wire) Read(p []byte) (int, error) {
+	n, err := w.Conn.Read(p)
+	if err != nil {
+		w.end()
+	}
+	return n, err
+}
+
+// Close closes the connection.
+func (w *wire) Close() error {
+	w.end()
+	return w.Conn.Close()
+}
+
+func (w *wire) end() { w.deadOnce.Do(func() { close(w.dead) }) }
+
+// failed holds a write's error back until the reader has had all that came. An
+// upstream may answer and close while an upload runs (RFC 9112 §9.5): net/http
+// would drop an answer that is there already for the write's error.
+func (w *wire) failed(err error) error {
+	grace := time.NewTimer(answerGrace)
+	defer grace.Stop()
+	select {
+	case <-w.dead:
+	case <-grace.C:
+	}
+	return err
 }
 
 // begin is called when a request gets the connection.
@@ -39,7 +78,11 @@ func (w *wire) Write(p []byte) (int, error) {
 	defer w.mu.Unlock()
 	if !w.open {
 		w.sent.Store(true)
-		return w.Conn.Write(p)
+		n, err := w.Conn.Write(p)
+		if err != nil {
+			err = w.failed(err)
+		}
+		return n, err
 	}
 	from := max(0, len(w.head)-len(endOfHead)+1)
 	w.head = append(w.head, p...)
@@ -94,7 +137,7 @@ func (t *Transport) open(ctx context.Context, network, addr string) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	return &wire{Conn: t.count(c, "http/1.1")}, nil
+	return newWire(t.count(c, "http/1.1")), nil
 }
 
 // count wraps c so that the gauge of open connections follows it.
@@ -121,7 +164,7 @@ func (t *Transport) openTLS(protocols []string) func(context.Context, string, st
 		if tc.ConnectionState().NegotiatedProtocol == "h2" {
 			return tc, nil
 		}
-		return &wire{Conn: tc}, nil
+		return newWire(tc), nil
 	}
 }
 

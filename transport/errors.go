@@ -128,6 +128,12 @@ func classify(ctx context.Context, err error, sent bool) error {
 	}
 	text := err.Error()
 	switch {
+	case isRemoteAlert(err):
+		// With TLS 1.3 the server judges our certificate after our handshake is over.
+		e.In, e.Kind, e.Err = "tls", "upstream_tls_failed", fmt.Errorf("the upstream ended the TLS connection: %w; "+
+			"if it asks for a client certificate, see tls.client_cert", err)
+	case strings.Contains(text, "client connection lost"): // an HTTP/2 PING went unanswered
+		e.Kind, e.Expired = "upstream_unreachable", true
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		e.Kind, e.Err = "upstream_reset", errors.New("the upstream reset the connection before it answered")
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), strings.Contains(text, "server closed idle connection"):
@@ -144,6 +150,13 @@ func classify(ctx context.Context, err error, sent bool) error {
 		e.Kind, e.Err = "upstream_bad_response", fmt.Errorf("the upstream's answer cannot be understood: %w", err)
 	}
 	return e
+}
+
+// isRemoteAlert says that the peer ended TLS with an alert. crypto/tls marks it by
+// the operation alone.
+func isRemoteAlert(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error"
 }
 
 func isNetwork(err error) bool {

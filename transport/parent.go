@@ -71,6 +71,11 @@ func connectThrough(ctx context.Context, direct DialFunc, parent *url.URL, addr 
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
+		if limited.Err() != nil {
+			e := parentError("parent_proxy_failed", addr, fmt.Errorf("it did not answer CONNECT within %v", limit))
+			e.Expired = true
+			return nil, e
+		}
 		return nil, err
 	}
 	if len(early) > 0 {

@@ -141,7 +141,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			resp.Body = x.owned(resp)
 			return resp, nil
 		}
-		if attempt < maxAttempts && x.provablyUnsent() && ctx.Err() == nil {
+		if attempt < maxAttempts && (x.provablyUnsent() || x.provablyUnprocessed(err)) && ctx.Err() == nil {
 			continue
 		}
 		err = classify(ctx, err, x.mayBeSent())
@@ -178,8 +178,9 @@ func (x *roundTrip) prepare(req *http.Request) (*http.Request, error) {
 	x.ended.Store(false)
 	out := req.WithContext(httptrace.WithClientTrace(x.ctx, x.trace()))
 	out.RequestURI = ""
+	out.Proto, out.ProtoMajor, out.ProtoMinor = "HTTP/1.1", 1, 1 // below that, net/http does not wait for 100
 	out.URL = rawTarget(req.URL, req.RequestURI)
-	out.Header = withoutReplayKeys(req.Header)
+	out.Header = withoutReplayKeys(unnamed(req.Header))
 	if x.upload == nil {
 		out.Body = noBody{}
 		if req.Method != http.MethodGet && req.Method != http.MethodHead && req.Method != http.MethodOptions && req.Method != http.MethodTrace {
@@ -219,6 +220,18 @@ func rawTarget(u *url.URL, raw string) *url.URL {
 		out.Opaque, out.Path, out.RawPath = "//"+u.Host+path, "", ""
 	}
 	return out
+}
+
+// unnamed keeps net/http from naming itself where the request names nobody.
+func unnamed(h http.Header) http.Header {
+	if _, ok := h["User-Agent"]; ok {
+		return h
+	}
+	if h = h.Clone(); h == nil {
+		h = make(http.Header)
+	}
+	h["User-Agent"] = nil
+	return h
 }
 
 // withoutReplayKeys hides two names from net/http, in whose eyes they allow it to
@@ -304,6 +317,15 @@ func (x *roundTrip) provablyUnsent() bool {
 	return w != nil && x.reused.Load() && !w.sent.Load()
 }
 
+// provablyUnprocessed says that the HTTP/2 peer did not process the attempt
+// (REFUSED_STREAM, or above GOAWAY's last stream: RFC 9113 §8.7) and that net/http
+// did not move it itself, for want of a GetBody: that of a GET or HEAD is kept
+// from it, because over HTTP/1.1 it would replay them without proof. Its error
+// has no type, only these words, and no other failure has them.
+func (x *roundTrip) provablyUnprocessed(err error) bool {
+	return x.wire.Load() == nil && strings.Contains(err.Error(), "http2: Transport: cannot retry err [")
+}
+
 func (x *roundTrip) mayBeSent() bool {
 	if w := x.wire.Load(); w != nil {
 		return w.sent.Load()
@@ -318,7 +340,9 @@ func (x *roundTrip) owned(resp *http.Response) io.ReadCloser {
 	}
 	b := &ownedBody{ReadCloser: resp.Body, cancel: x.cancel}
 	if rw, ok := resp.Body.(io.ReadWriteCloser); ok && resp.StatusCode == http.StatusSwitchingProtocols {
-		return &ownedSocket{ownedBody: b, rw: rw}
+		// net/http leaves the connection alone after a 101, whatever its context says.
+		stop := context.AfterFunc(x.ctx, func() { _ = rw.Close() })
+		return &ownedSocket{ownedBody: b, rw: rw, stop: stop}
 	}
 	return b
 }
@@ -337,7 +361,21 @@ func (b *ownedBody) Close() error {
 // An ownedSocket is the connection behind a 101.
 type ownedSocket struct {
 	*ownedBody
-	rw io.ReadWriteCloser
+	rw   io.ReadWriteCloser
+	stop func() bool // of the watch over the request's context
+}
+
+func (s *ownedSocket) Close() error {
+	s.stop()
+	return s.ownedBody.Close()
+}
+
+// CloseWrite ends the sending side alone.
+func (s *ownedSocket) CloseWrite() error {
+	if c, ok := s.rw.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return nil
 }
 
 func (s *ownedSocket) Write(p []byte) (int, error) { return s.rw.Write(p) }
