@@ -4,11 +4,13 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -54,7 +56,7 @@ func (c *checker) listeners() {
 			key = "listen.addresses"
 		}
 		c.address(key, a)
-		if !strings.HasPrefix(a, "unix:") && a == c.cfg.Admin.Address && !strings.HasSuffix(a, ":0") {
+		if sameListener(a, c.cfg.Admin.Address) {
 			c.addf(c.line("admin.address"), "admin.address", "is the same as listen.address: choose another port")
 		}
 	}
@@ -63,15 +65,33 @@ func (c *checker) listeners() {
 	}
 	for _, o := range c.cfg.Listen.AllowOrigins {
 		u, err := url.Parse(o)
-		if err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
+		if err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
 			c.addf(c.line("listen.allow_origins"), "listen.allow_origins", "%q is no origin: write scheme://host or scheme://host:port", o)
 		}
 	}
 	for _, h := range c.cfg.Listen.AllowHosts {
-		if strings.ContainsAny(h, "/@* ") || h == "" {
+		if strings.ContainsAny(h, "/@*: ") || h == "" {
 			c.addf(c.line("listen.allow_hosts"), "listen.allow_hosts", "%q is no host name", h)
 		}
 	}
+}
+
+// sameListener says whether two addresses cannot both be listened on.
+func sameListener(a, b string) bool {
+	ha, pa, errA := net.SplitHostPort(a)
+	hb, pb, errB := net.SplitHostPort(b)
+	if errA != nil || errB != nil || strings.HasPrefix(a, "unix:") {
+		return a == b
+	}
+	all := func(h string) bool { ip, err := netip.ParseAddr(h); return h == "" || err == nil && ip.IsUnspecified() }
+	return pa == pb && pa != "0" && (loopbackName(ha) == loopbackName(hb) || all(ha) || all(hb))
+}
+
+func loopbackName(h string) string {
+	if h == "localhost" {
+		return "127.0.0.1"
+	}
+	return h
 }
 
 // address checks a listener's address: outside loopback it needs a token.
@@ -83,7 +103,7 @@ func (c *checker) address(key, a string) {
 		return
 	}
 	host, port, err := net.SplitHostPort(a)
-	if err != nil || port == "" {
+	if _, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil {
 		c.addf(c.line(key), key, "%q is neither host:port nor unix:/path", a)
 		return
 	}
@@ -108,12 +128,35 @@ func (c *checker) process() {
 		c.warnf(c.line("drain.timeout"), "drain", "wait and timeout together are longer than 30 s, after which Kubernetes kills by default: "+
 			"raise terminationGracePeriodSeconds")
 	}
+	for key, list := range map[string][]string{"forward.deny": c.cfg.Forward.Deny, "no_proxy": c.cfg.NoProxy} {
+		for _, e := range list {
+			if !validPattern(e) {
+				c.addf(c.line(key), key, "%q is no name, .suffix, address or prefix", e)
+			}
+		}
+	}
+	if d := time.Duration(c.cfg.Drain.Timeout); d == 0 {
+		c.warnf(c.line("drain.timeout"), "drain.timeout", "0s cuts every stream at once when Warmwire is stopped")
+	}
 	if pp := c.cfg.ParentProxy; pp != "" && pp != "env" {
 		u, err := url.Parse(pp)
-		if err != nil || u.Scheme != "http" || u.Hostname() == "" {
+		if err != nil || u.Scheme != "http" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
 			c.addf(c.line("parent_proxy"), "parent_proxy", "needs http://host:port, http://user:pass@host:port, or env")
 		}
 	}
+}
+
+// validPattern accepts what forward.deny and no_proxy may hold.
+func validPattern(e string) bool {
+	if strings.Contains(e, "/") {
+		_, err := netip.ParsePrefix(e)
+		return err == nil
+	}
+	if _, err := netip.ParseAddr(strings.Trim(e, "[]")); err == nil {
+		return true
+	}
+	name := strings.TrimPrefix(strings.TrimPrefix(e, "*"), ".")
+	return name != "" && !strings.ContainsAny(name, "*:@[] ")
 }
 
 // timeouts refuses limits that can never act because a shorter one covers them:
@@ -166,7 +209,8 @@ var notInjectable = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Tr
 
 func (c *checker) headers(u Upstream) {
 	line, key := c.origin(u.Name, "headers.set")
-	for name, v := range u.Headers {
+	for _, name := range slices.Sorted(maps.Keys(u.Headers)) {
+		v := u.Headers[name]
 		if !httpguts.ValidHeaderFieldName(name) {
 			c.addf(line, key, "%q is no field name", name)
 		}
@@ -192,9 +236,11 @@ func (c *checker) files(u Upstream) {
 		if f.path == "" {
 			continue
 		}
-		if _, err := os.Stat(f.path); err != nil {
-			line, key := c.origin(u.Name, f.key)
+		line, key := c.origin(u.Name, f.key)
+		if info, err := os.Stat(f.path); err != nil {
 			c.addf(line, key, "%v", err)
+		} else if info.IsDir() {
+			c.addf(line, key, "%s is a folder", f.path)
 		}
 	}
 }
@@ -211,9 +257,23 @@ func (c *checker) host(u Upstream, hosts map[string]string) {
 	if u.URL.Scheme == "http" {
 		c.warnf(line, key, "http:// sends keys and prompts in clear over the network")
 	}
-	hp := strings.ToLower(u.URL.Host)
-	if other, taken := hosts[hp]; taken {
-		c.addf(line, key, "has the same host as upstream %s: a Host field cannot tell them apart; disable one (disabled: true)", other)
+	port := u.URL.Port()
+	if port == "" {
+		port = map[string]string{"https": "443", "http": "80"}[u.URL.Scheme]
 	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		c.addf(line, key, "port %s is outside 1 to 65535", port)
+	}
+	hp := net.JoinHostPort(strings.TrimSuffix(strings.ToLower(u.URL.Hostname()), "."), port)
+	other, taken := hosts[hp]
 	hosts[hp] = u.Name
+	if !taken {
+		return
+	}
+	if u.Builtin { // the one in the file is to be changed
+		line, key = c.origin(other, "url")
+		other = u.Name
+	}
+	c.addf(line, key, "has the same host as upstream %s: a Host field cannot tell them apart; write its settings under %s, or disable one (disabled: true)",
+		other, other)
 }

@@ -57,8 +57,12 @@ var topKeys = []key{
 	{path: "drain.timeout", kind: kDuration, def: "25s", doc: "Then streams may finish this long; what is left is cut visibly."},
 }
 
-// upstreamKeys are the settings of one upstream; all but url and disabled may
-// also stand under defaults.
+// ownOnly are settings that cannot stand under defaults: one provider's key must
+// not go to all others.
+var ownOnly = []string{"url", "disabled", "headers.set"}
+
+// upstreamKeys are the settings of one upstream; all but ownOnly may also stand
+// under defaults.
 var upstreamKeys = []key{
 	{path: "url", kind: kText, doc: "Base URL of the API; its path is put before base-URL targets. Needed unless the name is a built-in one."},
 	{path: "disabled", kind: kBool, def: "false", doc: "Drop a built-in upstream."},

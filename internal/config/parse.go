@@ -3,7 +3,9 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -57,7 +59,12 @@ func Load(path string, getenv Env) (*Config, []string, error) {
 	if info.IsDir() || info.Size() > maxFileBytes {
 		return nil, nil, fmt.Errorf("%w: %s is no file of at most 1 MiB", ErrInvalid, path)
 	}
-	data, err := os.ReadFile(path)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1)) // a device has no size
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
@@ -147,13 +154,13 @@ func (p *parser) read(data []byte) {
 	dec := yaml.NewDecoder(strings.NewReader(string(data)))
 	var doc yaml.Node
 	if err := dec.Decode(&doc); err != nil {
-		if err.Error() != "EOF" { // an empty file is the default
+		if !errors.Is(err, io.EOF) { // an empty file is the default
 			p.addf(0, "", "not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 		}
 		return
 	}
 	var second yaml.Node
-	if err := dec.Decode(&second); err == nil {
+	if err := dec.Decode(&second); !errors.Is(err, io.EOF) {
 		p.addf(second.Line, "", "a second document: one file holds one configuration")
 		return
 	}
@@ -161,6 +168,10 @@ func (p *parser) read(data []byte) {
 		return
 	}
 	root := doc.Content[0]
+	if root.Anchor != "" {
+		p.addf(root.Line, "", "anchors and aliases are not used here")
+		return
+	}
 	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
 		return
 	}
@@ -209,7 +220,7 @@ func (p *parser) entry(k, v *yaml.Node, path, section string, keys []key) {
 	rel := join(section, k.Value)
 	known, isSection := find(keys, rel)
 	switch {
-	case known != nil && strings.HasPrefix(path, "defaults.") && (rel == "url" || rel == "disabled"):
+	case known != nil && strings.HasPrefix(path, "defaults.") && slices.Contains(ownOnly, rel):
 		p.addf(k.Line, path, "belongs to one upstream: it cannot have a default")
 	case known != nil:
 		p.scalar(v, path, known)
@@ -297,8 +308,14 @@ func (p *parser) scalar(n *yaml.Node, path string, k *key) {
 		}
 		v.dict = make(map[string]string)
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			if text, ok := p.text(n.Content[i+1], join(path, n.Content[i].Value)); ok {
-				v.dict[n.Content[i].Value] = text
+			name := n.Content[i].Value
+			for other := range v.dict {
+				if strings.EqualFold(other, name) {
+					p.addf(n.Content[i].Line, join(path, name), "stands twice")
+				}
+			}
+			if text, ok := p.text(n.Content[i+1], join(path, name)); ok {
+				v.dict[name] = text
 			}
 		}
 	default:
@@ -345,12 +362,16 @@ func (k *key) accepts(v value) error {
 	if err != nil || len(k.options) == 0 {
 		return err
 	}
-	for _, s := range append(slices.Clone(v.list), v.text) {
-		if s != "" && !slices.Contains(k.options, s) {
+	given := []string{v.text}
+	if k.kind == kList {
+		given = v.list
+	}
+	for _, s := range given {
+		if !slices.Contains(k.options, s) { // an empty value too: it must not pass for a policy
 			return fmt.Errorf("%q is not known here: use %s", s, strings.Join(k.options, ", "))
 		}
 	}
-	if k.kind == kList && len(v.list) == 0 {
+	if len(given) == 0 {
 		return fmt.Errorf("needs at least one of %s", strings.Join(k.options, ", "))
 	}
 	return nil
@@ -358,8 +379,15 @@ func (k *key) accepts(v value) error {
 
 // text is a scalar with its ${NAME}s replaced. What a variable holds stays text.
 func (p *parser) text(n *yaml.Node, path string) (string, bool) {
-	if n.Kind != yaml.ScalarNode {
+	switch {
+	case n.Kind == yaml.AliasNode || n.Anchor != "":
+		p.addf(n.Line, path, "anchors and aliases are not used here: write the value out")
+		return "", false
+	case n.Kind != yaml.ScalarNode:
 		p.addf(n.Line, path, "needs a single value")
+		return "", false
+	case n.Style&yaml.TaggedStyle != 0:
+		p.addf(n.Line, path, "tags such as %s are not used here", n.Tag)
 		return "", false
 	}
 	if isNull(n) {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -36,9 +37,10 @@ func Default() []byte {
 	tree(upstreamKeys, func(depth int, name string, k *key) {
 		indent := strings.Repeat("  ", depth+1)
 		switch {
+		case k == nil && name == "headers": // its only key is ownOnly
 		case k == nil:
 			fmt.Fprintf(&b, "%s%s:\n", indent, name)
-		case k.path != "url" && k.path != "disabled":
+		case !slices.Contains(ownOnly, k.path):
 			fmt.Fprintf(&b, "%s# %s\n%s%s: %s\n", indent, k.doc, indent, name, written(k))
 		}
 	})
@@ -103,8 +105,9 @@ func (c *Config) Show() []byte {
 		}
 	}
 	parent := c.ParentProxy
-	if parent != "env" {
-		parent = mask(parent)
+	if u, err := url.Parse(parent); err == nil && u.User != nil {
+		u.User = url.User("hidden")
+		parent = u.String()
 	}
 	out, err := yaml.Marshal(map[string]any{
 		"listen": map[string]any{"addresses": c.Listen.Addresses, "token": mask(c.Listen.Token), "allow_hosts": c.Listen.AllowHosts,
@@ -121,13 +124,13 @@ func (c *Config) Show() []byte {
 	if err != nil {
 		panic(fmt.Sprintf("config: internal error: %v", err)) // plain maps and strings
 	}
-	return out
+	return bytes.ReplaceAll(out, []byte("$"), []byte("$$"))
 }
 
 // Schema returns a JSON Schema (2020-12) of the file, for editors.
 func Schema() []byte {
 	upstream := object(upstreamKeys, nil)
-	defaults := object(upstreamKeys, []string{"url", "disabled"})
+	defaults := object(upstreamKeys, ownOnly)
 	root := object(topKeys, nil)
 	props := root["properties"].(map[string]any)
 	props["defaults"] = defaults
@@ -194,7 +197,12 @@ func (k *key) schema() map[string]any {
 		}
 	}
 	s["description"] = k.doc
-	if k.def != "" {
+	switch {
+	case k.kind == kBool:
+		s["default"] = k.def == "true"
+	case k.kind == kInt || k.kind == kNumber:
+		s["default"] = json.Number(k.def)
+	case k.def != "" && k.kind != kList && k.kind != kInts && k.kind != kMap:
 		s["default"] = k.def
 	}
 	return s
@@ -215,7 +223,7 @@ func Markdown() []byte {
 	}
 	b.WriteString(markdownHead)
 	table(topKeys)
-	b.WriteString("\n## Upstreams\n\nEach stands under `upstreams.<name>`; all but `url` and `disabled` may also stand under `defaults`, for all upstreams.\n\n")
+	b.WriteString("\n## Upstreams\n\nEach stands under `upstreams.<name>`; all but `url`, `disabled` and `headers.set` may also stand under `defaults`, for all upstreams.\n\n")
 	table(upstreamKeys)
 	b.WriteString("\nBuilt in:\n\n| name | url |\n|---|---|\n")
 	for _, u := range builtins {
