@@ -130,7 +130,7 @@ func classify(ctx context.Context, err error, sent bool) error {
 	switch {
 	case isRemoteAlert(err):
 		// With TLS 1.3 the server judges our certificate after our handshake is over.
-		e.In, e.Kind, e.Err = "tls", "upstream_tls_failed", fmt.Errorf("the upstream ended the TLS connection: %w; "+
+		e.Kind, e.In, e.Err = "upstream_tls_failed", "tls", fmt.Errorf("the upstream ended the TLS connection: %w; "+
 			"if it asks for a client certificate, see tls.client_cert", err)
 	case strings.Contains(text, "client connection lost"): // an HTTP/2 PING went unanswered
 		e.Kind, e.Expired = "upstream_unreachable", true
