@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/warmwire/warmwire/internal/dialect"
 	"github.com/warmwire/warmwire/internal/ingress/http1"
@@ -68,7 +69,10 @@ func classify(ctx context.Context, err error) failure {
 		true, OutcomeUpstreamError, "upstream_failed"}
 	if found {
 		f.code, f.cause, f.sent = pe.Code(), pe.Code(), pe.RequestSent()
-		f.message = "phase " + pe.Phase() + ": " + pe.Error()
+		f.message = pe.Error()
+		if !strings.HasPrefix(f.message, pe.Phase()+" ") { // dial errors begin with it
+			f.message = pe.Phase() + ": " + f.message
+		}
 		f.proxy = proxyErrorType(pe)
 		if pe.Timeout() {
 			f.status = http.StatusGatewayTimeout
@@ -177,6 +181,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, kind dialect.Kind,
 	h["Content-Type"] = []string{"application/json"}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	h["Cache-Control"] = []string{"no-store"}
+	h["Date"] = []string{time.Now().UTC().Format(http.TimeFormat)} // RFC 9110 §6.6.1: this answer's origin is us
 	h["X-Should-Retry"] = []string{strconv.FormatBool(!f.sent && f.outcome == OutcomeUpstreamError)}
 	if f.proxy != "" {
 		h["Proxy-Status"] = []string{"warmwire; error=" + f.proxy + "; details=" + strconv.QuoteToASCII(f.code)}
