@@ -39,6 +39,7 @@ func main() {
 	role := flag.String("role", "", "internal: the process to be (upstream, stock)")
 	listen := flag.String("listen", "127.0.0.1:0", "internal: address of a role")
 	target := flag.String("target", "", "internal: upstream of a role")
+	h1 := flag.Bool("h1", false, "internal: HTTP/1.1 to the upstream")
 	caFile := flag.String("ca", "", "internal: CA of the upstream")
 	short := flag.Bool("short", false, "a quick run that shows that the harness works")
 	var s settings
@@ -57,7 +58,7 @@ func main() {
 	case "upstream":
 		err = runUpstream(ctx, *listen, *caFile)
 	case "stock":
-		err = runStock(ctx, *listen, *target, *caFile)
+		err = runStock(ctx, *listen, *target, *caFile, *h1)
 	default:
 		err = fmt.Errorf("unknown role %q", *role)
 	}

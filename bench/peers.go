@@ -121,9 +121,10 @@ func (r *rack) startPeer(ctx context.Context, name string, s settings) (*peer, e
 	switch name {
 	case "direct":
 		p.base, p.note = "https://"+r.upstream, "client to upstream, TLS, HTTP/1.1"
-	case "stock":
-		p.note = "httputil.ReverseProxy, FlushInterval -1, HTTP/2 upstream"
-		p.cmd, address, err = r.spawn(ctx, "-role=stock", "-target="+r.upstream, "-ca="+r.ca)
+	case "stock", "stock-h1":
+		h1 := name == "stock-h1"
+		p.note = "httputil.ReverseProxy, FlushInterval -1, " + map[bool]string{false: "HTTP/2", true: "HTTP/1.1"}[h1] + " upstream"
+		p.cmd, address, err = r.spawn(ctx, "-role=stock", "-target="+r.upstream, "-ca="+r.ca, fmt.Sprintf("-h1=%v", h1))
 		p.base = "http://" + address
 	case "warmwire", "warmwire-h1":
 		err = r.startWarmwire(ctx, p, address, s, name == "warmwire-h1")

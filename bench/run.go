@@ -20,7 +20,7 @@ import (
 
 // peerNames in the order of the table; direct is the reference of the first
 // figure, stock of the others.
-var peerNames = []string{"direct", "stock", "nginx", "haproxy", "warmwire", "warmwire-h1"}
+var peerNames = []string{"direct", "stock", "stock-h1", "nginx", "haproxy", "warmwire", "warmwire-h1"}
 
 // A result is what one peer showed.
 type result struct {

@@ -121,7 +121,7 @@ func selfSigned(caFile string) (tls.Certificate, error) {
 }
 
 // runStock is the proxy that a Go programmer writes in five minutes.
-func runStock(ctx context.Context, listen, target, caFile string) error {
+func runStock(ctx context.Context, listen, target, caFile string, h1 bool) error {
 	ca, err := os.ReadFile(caFile)
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func runStock(ctx context.Context, listen, target, caFile string) error {
 		FlushInterval: -1,
 		Transport: &http.Transport{
 			TLSClientConfig:     &tls.Config{RootCAs: pool},
-			ForceAttemptHTTP2:   true,
+			ForceAttemptHTTP2:   !h1,
 			MaxIdleConnsPerHost: 1000,
 		},
 	}
