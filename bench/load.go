@@ -82,25 +82,28 @@ func (c *client) calls(ctx context.Context, n int, into *hdrhistogram.Histogram)
 }
 
 // tokens reads streams at once and records each token's way from the upstream's
-// write to our read.
-func (c *client) tokens(ctx context.Context, s settings, into *hdrhistogram.Histogram) (int64, error) {
+// write to our read. A stream that breaks off is counted; none may fail to begin.
+func (c *client) tokens(ctx context.Context, s settings, into *hdrhistogram.Histogram) (count int64, cut int, err error) {
 	path := fmt.Sprintf("/v1/stream?rate=%d&for=%s", s.rate, s.duration)
-	var mu sync.Mutex // guards into, count and first
-	var count int64
-	var first error
+	var mu sync.Mutex // guards the results
 	var wg sync.WaitGroup
 	for range s.streams {
 		wg.Go(func() {
-			h, err := c.readTokens(ctx, path)
+			h, rerr := c.readTokens(ctx, path)
 			mu.Lock()
 			defer mu.Unlock()
 			into.Merge(h)
 			count += h.TotalCount()
-			first = errors.Join(first, err)
+			switch {
+			case rerr != nil && h.TotalCount() > 0:
+				cut++
+			case rerr != nil:
+				err = errors.Join(err, rerr)
+			}
 		})
 	}
 	wg.Wait()
-	return count, first
+	return count, cut, err
 }
 
 func (c *client) readTokens(ctx context.Context, path string) (*hdrhistogram.Histogram, error) {

@@ -29,6 +29,7 @@ type result struct {
 	relay   *hdrhistogram.Histogram // a token's way, µs
 	cpu     time.Duration           // of the proxy while it relayed tokens
 	tokens  int64
+	cut     int   // streams that broke off
 	perIdle int64 // bytes of RSS an idle open stream
 }
 
@@ -115,7 +116,7 @@ func measureTokens(ctx context.Context, s settings, ca []byte, results []*result
 			if err != nil {
 				return err
 			}
-			n, err := newClient(res.peer.base, ca).tokens(ctx, s, res.relay)
+			n, cut, err := newClient(res.peer.base, ca).tokens(ctx, s, res.relay)
 			if err != nil {
 				return fmt.Errorf("peer %s: %w", res.peer.name, err)
 			}
@@ -125,6 +126,7 @@ func measureTokens(ctx context.Context, s settings, ca []byte, results []*result
 			}
 			res.cpu += after - before
 			res.tokens += n
+			res.cut += cut
 		}
 	}
 	return nil
@@ -186,13 +188,13 @@ func printTable(s settings, results []*result) error {
 	fmt.Fprintf(out, "%s, %s, %d cores; %d calls a peer, %d streams at %d tokens/s, %d idle streams\n\n", time.Now().Format(time.DateOnly),
 		runtime.Version(), runtime.NumCPU(), s.rounds*s.calls, s.streams, s.rate, s.idle)
 	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
-	fmt.Fprintln(w, "| peer\t| TTFB p50, × direct\t| TTFB p99, × direct\t| relay p50, ms\t| relay p99, ms\t| CPU ms per 1000 tokens\t| × stock\t| KiB per idle stream\t| how\t|")
-	fmt.Fprintln(w, "| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t|")
+	fmt.Fprintln(w, "| peer\t| TTFB p50, × direct\t| TTFB p99, × direct\t| relay p50, ms\t| relay p99, ms\t| CPU ms per 1000 tokens\t| × stock\t| KiB per idle stream\t| streams cut\t| how\t|")
+	fmt.Fprintln(w, "| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t|")
 	for _, r := range results {
-		fmt.Fprintf(w, "| %s\t| %.2f\t| %.2f\t| %.2f\t| %.2f\t| %s\t| %s\t| %s\t| %s\t|\n", r.peer.name,
+		fmt.Fprintf(w, "| %s\t| %.2f\t| %.2f\t| %.2f\t| %.2f\t| %s\t| %s\t| %s\t| %d of %d\t| %s\t|\n", r.peer.name,
 			ratio(r.first, direct.first, 50), ratio(r.first, direct.first, 99),
 			float64(r.relay.ValueAtPercentile(50))/1e3, float64(r.relay.ValueAtPercentile(99))/1e3,
-			perThousand(r), overStock(r, stock), idle(r), r.peer.note)
+			perThousand(r), overStock(r, stock), idle(r), r.cut, tokenRounds*s.streams, r.peer.note)
 	}
 	return w.Flush()
 }
