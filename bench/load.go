@@ -95,7 +95,7 @@ func (c *client) tokens(ctx context.Context, s settings, into *hdrhistogram.Hist
 			into.Merge(h)
 			count += h.TotalCount()
 			switch {
-			case rerr != nil && h.TotalCount() > 0:
+			case errors.Is(rerr, io.ErrUnexpectedEOF), rerr != nil && h.TotalCount() > 0:
 				cut++
 			case rerr != nil:
 				err = errors.Join(err, rerr)
