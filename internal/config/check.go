@@ -3,6 +3,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net"
@@ -20,7 +21,7 @@ import (
 // check finds settings that cannot work, or that defeat each other, and warns of
 // those that hardly do what is wanted.
 func (p *parser) check(cfg *Config, origin func(upstream, key string) (int, string)) []string {
-	c := &checker{parser: p, cfg: cfg, origin: origin}
+	c := &checker{parser: p, cfg: cfg, origin: origin, warned: make(map[string]bool)}
 	c.listeners()
 	c.process()
 	hosts := make(map[string]string)
@@ -38,11 +39,13 @@ type checker struct {
 	cfg      *Config
 	origin   func(upstream, key string) (int, string)
 	warnings []string
+	warned   map[string]bool
 }
 
 func (c *checker) warnf(line int, key, format string, args ...any) {
 	w := c.place(line, key) + fmt.Sprintf(format, args...)
-	if !slices.Contains(c.warnings, w) { // what stands under defaults concerns every upstream, but is said once
+	if !c.warned[w] { // what stands under defaults concerns every upstream, but is said once
+		c.warned[w] = true
 		c.warnings = append(c.warnings, w)
 	}
 }
@@ -50,28 +53,42 @@ func (c *checker) warnf(line int, key, format string, args ...any) {
 func (c *checker) line(path string) int { return c.values[path].line }
 
 func (c *checker) listeners() {
-	for _, a := range c.cfg.Listen.Addresses {
+	for i, a := range c.cfg.Listen.Addresses {
 		key := "listen.address"
 		if _, ok := c.values["listen.addresses"]; ok {
 			key = "listen.addresses"
 		}
 		c.address(key, a)
+		for _, other := range c.cfg.Listen.Addresses[:i] {
+			if sameListener(a, other) {
+				c.addf(c.line(key), key, "%q and %q are the same: remove one", other, a)
+			}
+		}
 		if sameListener(a, c.cfg.Admin.Address) {
 			c.addf(c.line("admin.address"), "admin.address", "is the same as listen.address: choose another port")
 		}
 	}
-	if c.cfg.Admin.Enabled() {
+	if c.cfg.Admin.Address != "none" {
 		c.address("admin.address", c.cfg.Admin.Address)
+	}
+	if c.cfg.Admin.TokenFile == "" {
+		c.addf(c.line("admin.token_file"), "admin.token_file", "needs a path, auto or none")
+	}
+	for _, f := range []struct{ key, path string }{{"admin.token_file", c.cfg.Admin.TokenFile}, {"state_dir", c.cfg.StateDir}} {
+		if _, set := c.values[f.key]; set && strings.HasPrefix(f.path, "~") {
+			c.addf(c.line(f.key), f.key, "~ is no folder here: write ${HOME}")
+		}
 	}
 	for _, o := range c.cfg.Listen.AllowOrigins {
 		u, err := url.Parse(o)
-		if err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-			c.addf(c.line("listen.allow_origins"), "listen.allow_origins", "%q is no origin: write scheme://host or scheme://host:port", o)
+		if err != nil || u.Scheme == "" || u.Host == "" || u.Scheme+"://"+u.Host != o {
+			c.addf(c.line("listen.allow_origins"), "listen.allow_origins", "%q is no origin: write scheme://host or scheme://host:port",
+				withoutUser(o))
 		}
 	}
 	for _, h := range c.cfg.Listen.AllowHosts {
 		if strings.ContainsAny(h, "/@*: ") || h == "" {
-			c.addf(c.line("listen.allow_hosts"), "listen.allow_hosts", "%q is no host name", h)
+			c.addf(c.line("listen.allow_hosts"), "listen.allow_hosts", "%q is no host name", withoutUser(h))
 		}
 	}
 }
@@ -128,22 +145,49 @@ func (c *checker) process() {
 		c.warnf(c.line("drain.timeout"), "drain", "wait and timeout together are longer than 30 s, after which Kubernetes kills by default: "+
 			"raise terminationGracePeriodSeconds")
 	}
-	for key, list := range map[string][]string{"forward.deny": c.cfg.Forward.Deny, "no_proxy": c.cfg.NoProxy} {
-		for _, e := range list {
-			if !validPattern(e) {
-				c.addf(c.line(key), key, "%q is no name, .suffix, address or prefix", e)
-			}
-		}
-	}
+	c.patterns("forward.deny", c.cfg.Forward.Deny)
+	c.patterns("no_proxy", c.cfg.NoProxy)
 	if d := time.Duration(c.cfg.Drain.Timeout); d == 0 {
 		c.warnf(c.line("drain.timeout"), "drain.timeout", "0s cuts every stream at once when Warmwire is stopped")
 	}
 	if pp := c.cfg.ParentProxy; pp != "" && pp != "env" {
 		u, err := url.Parse(pp)
-		if err != nil || u.Scheme != "http" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+		if err != nil || u.Scheme != "http" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" ||
+			!validHost(u.Hostname()) || !validPort(u.Port(), "80") {
 			c.addf(c.line("parent_proxy"), "parent_proxy", "needs http://host:port, http://user:pass@host:port, or env")
 		}
 	}
+}
+
+func (c *checker) patterns(key string, list []string) {
+	for _, e := range list {
+		if !validPattern(e) {
+			c.addf(c.line(key), key, "%q is no name, .suffix, address or prefix", withoutUser(e))
+		}
+	}
+}
+
+// withoutUser hides what stands before an @, which may be a password.
+func withoutUser(s string) string {
+	if i := strings.LastIndexByte(s, '@'); i >= 0 {
+		return hidden + s[i:]
+	}
+	return s
+}
+
+// validHost accepts names as they stand in DNS, and addresses.
+func validHost(h string) bool {
+	if _, err := netip.ParseAddr(h); err == nil {
+		return true
+	}
+	return h != "" && len(h) <= 254 && !strings.ContainsFunc(h, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
+	})
+}
+
+func validPort(port, otherwise string) bool {
+	n, err := strconv.ParseUint(cmp.Or(port, otherwise), 10, 16)
+	return err == nil && n > 0
 }
 
 // validPattern accepts what forward.deny and no_proxy may hold.
@@ -250,19 +294,19 @@ func (c *checker) files(u Upstream) {
 func (c *checker) host(u Upstream, hosts map[string]string) {
 	ip, err := netip.ParseAddr(u.URL.Hostname())
 	loopback := u.URL.Hostname() == "localhost" || err == nil && ip.IsLoopback()
+	line, key := c.origin(u.Name, "url")
+	if !validPort(u.URL.Port(), "443") {
+		c.addf(line, key, "port %s is outside 1 to 65535", u.URL.Port())
+	}
 	if loopback {
 		return
 	}
-	line, key := c.origin(u.Name, "url")
 	if u.URL.Scheme == "http" {
 		c.warnf(line, key, "http:// sends keys and prompts in clear over the network")
 	}
 	port := u.URL.Port()
 	if port == "" {
 		port = map[string]string{"https": "443", "http": "80"}[u.URL.Scheme]
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		c.addf(line, key, "port %s is outside 1 to 65535", port)
 	}
 	hp := net.JoinHostPort(strings.TrimSuffix(strings.ToLower(u.URL.Hostname()), "."), port)
 	other, taken := hosts[hp]

@@ -89,11 +89,31 @@ func TestProblems(t *testing.T) {
 		{"missing file", "defaults: {tls: {ca_file: /nonexistent/ca.pem}}\n", "no such file"},
 		{"sample", "log: {access: {sample: 2}}\n", "f:1: log.access.sample: 2 is outside 0 to 1"},
 		{"origin with a path", "listen: {allow_origins: ['https://a.test/x']}\n", `"https://a.test/x" is no origin`},
+		{"address twice", "listen: {addresses: ['127.0.0.1:1', 'localhost:1']}\n", `f:1: listen.addresses: "127.0.0.1:1" and "localhost:1" are the same: remove one`},
+		{"no admin address", "admin: {address: }\n", `f:1: admin.address: "" is neither host:port nor unix:/path`},
+		{"no token file", "admin: {token_file: }\n", "f:1: admin.token_file: needs a path, auto or none"},
+		{"tilde", "state_dir: ~/warm\n", "f:1: state_dir: ~ is no folder here: write ${HOME}"},
+		{"origin with an empty query", "listen: {allow_origins: ['https://a.test?']}\n", `"https://a.test?" is no origin`},
+		{"origin with an empty fragment", "listen: {allow_origins: ['https://a.test#']}\n", `"https://a.test#" is no origin`},
+		{"protocol twice", "defaults: {protocols: [h2, h2]}\n", "f:1: defaults.protocols: names one twice"},
+		{"upstream twice", "upstreams:\n  openai: {}\n  openai: {}\n", "f:3: upstreams.openai: stands twice: first in line 2"},
+		{"local port out of range", "upstreams:\n  mine: {url: 'http://127.0.0.1:99999'}\n", "f:2: upstreams.mine.url: port 99999 is outside 1 to 65535"},
+		{"local port zero", "upstreams:\n  mine: {url: 'http://127.0.0.1:0'}\n", "f:2: upstreams.mine.url: port 0 is outside 1 to 65535"},
+		{"wildcard host", "upstreams:\n  mine: {url: 'https://*.a.test'}\n", `f:2: upstreams.mine.url: "*.a.test" is no host name`},
+		{"international host", "upstreams:\n  mine: {url: 'https://bücher.test'}\n", "an international name in its xn-- form"},
+		{"parent's port", "parent_proxy: http://a:99999\n", "f:1: parent_proxy: needs http://host:port"},
+		{"anchor on a key", "listen: {&a via: true}\n", "f:1: listen: keys are plain names"},
+		{"anchor on an upstream", "upstreams: {&a openai: {}}\n", "f:1: upstreams: keys are plain names"},
+		{"mapping for an upstream", "upstreams: {? {a: b} : {}}\n", "f:1: upstreams: keys are plain names"},
+		{"anchor on a field", "upstreams: {openai: {headers: {set: {&a X: y}}}}\n", "f:1: upstreams.openai.headers.set: names are plain"},
+		{"empty variable for a token", "listen: {token: '${EMPTY}'}\n", "f:1: listen.token: the environment variable EMPTY is empty: set it, or remove this key"},
+		{"empty variable for a key", "upstreams:\n  openai:\n    headers: {set: {Authorization: 'Bearer ${EMPTY}'}}\n",
+			"f:3: upstreams.openai.headers.set.Authorization: the environment variable EMPTY is empty"},
 		{"parent", "parent_proxy: socks5://a:1\n", "f:1: parent_proxy: needs http://host:port"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, _, err := Parse("f", []byte(tt.file), noEnv)
+			_, _, err := Parse("f", []byte(tt.file), env("EMPTY", ""))
 			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("Parse = %v\nwant %q in it", err, tt.want)
 			}
@@ -157,6 +177,8 @@ upstreams:
     timeouts: {idle: 2m}
   mine: {url: "https://llm.example:8443/base/", protocols: [http/1.1], dialect: none}
   ollama: {disabled: true}
+  anthropic: {disabled: true}
+  eu: {url: "https://API.Anthropic.com."} # known by its host
 `
 	cfg, _, err := Parse("f", []byte(file), env("KEY", "a: [b"))
 	if err != nil {
@@ -175,6 +197,9 @@ upstreams:
 	}
 	if m.URL.String() != "https://llm.example:8443/base/" || m.Builtin || !g.Builtin || m.Dialect != "none" || g.Dialect != "gemini" {
 		t.Errorf("mine %+v, gemini %+v", m, g)
+	}
+	if eu := by["eu"]; eu.Dialect != "anthropic" {
+		t.Errorf("eu %+v", eu)
 	}
 	if _, there := by["ollama"]; there || len(by) != len(builtins) {
 		t.Errorf("%d upstreams, ollama %v", len(by), there)

@@ -123,6 +123,9 @@ func nearest(keys []key, section, name string) string {
 			}
 		}
 		first, _, _ := strings.Cut(rest, ".")
+		if len(name) > len(first)+bestDistance { // so far already, whatever its letters
+			continue
+		}
 		if d := distance(name, first); d < bestDistance {
 			best, bestDistance = first, d
 		}

@@ -83,6 +83,7 @@ type parser struct {
 	name     string
 	getenv   Env
 	problems []problem
+	said     map[problem]bool // what stands under defaults concerns every upstream, but is said once
 	values   map[string]value // by full dotted path
 	named    []string         // upstreams in the file
 }
@@ -97,7 +98,7 @@ type value struct {
 
 // Parse reads data; name stands for it in messages.
 func Parse(name string, data []byte, getenv Env) (*Config, []string, error) {
-	p := &parser{name: name, getenv: getenv, values: make(map[string]value)}
+	p := &parser{name: name, getenv: getenv, said: make(map[problem]bool), values: make(map[string]value)}
 	p.read(data)
 	if len(p.problems) > 0 {
 		return nil, nil, p.failure()
@@ -115,17 +116,29 @@ func Parse(name string, data []byte, getenv Env) (*Config, []string, error) {
 
 func (p *parser) addf(line int, key, format string, args ...any) {
 	pr := problem{line, key, fmt.Sprintf(format, args...)}
-	if !slices.Contains(p.problems, pr) { // what stands under defaults concerns every upstream, but is said once
+	if !p.said[pr] {
+		p.said[pr] = true
 		p.problems = append(p.problems, pr)
 	}
 }
 
+// maxProblems and maxShown keep the report of a file that is something else
+// altogether readable.
+const (
+	maxProblems = 100
+	maxShown    = 200 // bytes of a key, and of a text
+)
+
 // failure joins all problems, in the order of their lines.
 func (p *parser) failure() error {
 	slices.SortStableFunc(p.problems, func(a, b problem) int { return a.line - b.line })
-	lines := make([]string, len(p.problems))
+	lines := make([]string, 0, min(len(p.problems), maxProblems+1))
 	for i, pr := range p.problems {
-		lines[i] = p.place(pr.line, pr.key) + pr.text
+		if i == maxProblems {
+			lines = append(lines, fmt.Sprintf("and %d more", len(p.problems)-i))
+			break
+		}
+		lines = append(lines, p.place(pr.line, pr.key)+clip(pr.text))
 	}
 	return fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(lines, "\n  "))
 }
@@ -136,9 +149,17 @@ func (p *parser) place(line int, key string) string {
 		s = fmt.Sprintf("%s:%d: ", p.name, line)
 	}
 	if key != "" {
-		s += key + ": "
+		s += clip(key) + ": "
 	}
 	return s
+}
+
+// clip shortens s to whole characters.
+func clip(s string) string {
+	if len(s) <= maxShown {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxShown], "") + "…"
 }
 
 // read fills values from the YAML document.
@@ -190,7 +211,7 @@ func (p *parser) walk(n *yaml.Node, full, section string, keys []key) {
 	seen := make(map[string]int)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
-		if k.Kind != yaml.ScalarNode || k.Tag == "!!merge" {
+		if k.Kind != yaml.ScalarNode || k.Tag == "!!merge" || k.Anchor != "" {
 			p.addf(k.Line, full, "keys are plain names; anchors and merges are not used here")
 			continue
 		}
@@ -257,13 +278,16 @@ func (p *parser) walkUpstreams(n *yaml.Node) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
 		path := join("upstreams", k.Value)
+		_, twice := p.values[path]
 		switch {
+		case k.Kind != yaml.ScalarNode || k.Anchor != "":
+			p.addf(k.Line, "upstreams", "keys are plain names; anchors and merges are not used here")
 		case !validName(k.Value):
 			p.addf(k.Line, path, "a name has lower-case letters, digits, - and _, and begins with a letter or digit: it is a path segment")
 		case slices.Contains(reservedNames, k.Value):
 			p.addf(k.Line, path, "is a name that metrics use for hosts that are no upstream: choose another")
-		case slices.Contains(p.named, k.Value):
-			p.addf(k.Line, path, "stands twice")
+		case twice:
+			p.addf(k.Line, path, "stands twice: first in line %d", p.values[path].line)
 		case v.Kind == yaml.AliasNode || v.Anchor != "":
 			p.addf(v.Line, path, "anchors and aliases are not used here: put what is common under defaults")
 		default:
@@ -289,6 +313,7 @@ func validName(s string) bool {
 // scalar reads one key's value with its type.
 func (p *parser) scalar(n *yaml.Node, path string, k *key) {
 	v := value{line: n.Line}
+	raw := value{} // as in the file: what a variable holds may be a secret, and is not said
 	switch k.kind {
 	case kList, kInts:
 		if n.Kind != yaml.SequenceNode {
@@ -298,7 +323,7 @@ func (p *parser) scalar(n *yaml.Node, path string, k *key) {
 		v.list = []string{}
 		for _, item := range n.Content {
 			if text, ok := p.text(item, path); ok {
-				v.list = append(v.list, text)
+				v.list, raw.list = append(v.list, text), append(raw.list, item.Value)
 			}
 		}
 	case kMap:
@@ -309,6 +334,10 @@ func (p *parser) scalar(n *yaml.Node, path string, k *key) {
 		v.dict = make(map[string]string)
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			name := n.Content[i].Value
+			if n.Content[i].Kind != yaml.ScalarNode || n.Content[i].Anchor != "" {
+				p.addf(n.Content[i].Line, path, "names are plain; anchors and merges are not used here")
+				continue
+			}
 			for other := range v.dict {
 				if strings.EqualFold(other, name) {
 					p.addf(n.Content[i].Line, join(path, name), "stands twice")
@@ -323,9 +352,12 @@ func (p *parser) scalar(n *yaml.Node, path string, k *key) {
 		if !ok {
 			return
 		}
-		v.text = text
+		v.text, raw.text = text, n.Value
 	}
 	if err := k.accepts(v); err != nil {
+		if unexpanded := k.accepts(raw); unexpanded != nil {
+			err = unexpanded
+		}
 		p.addf(n.Line, path, "%v", err)
 		return
 	}
@@ -364,12 +396,15 @@ func (k *key) accepts(v value) error {
 	}
 	given := []string{v.text}
 	if k.kind == kList {
-		given = v.list
+		given = slices.Clone(v.list)
 	}
 	for _, s := range given {
 		if !slices.Contains(k.options, s) { // an empty value too: it must not pass for a policy
 			return fmt.Errorf("%q is not known here: use %s", s, strings.Join(k.options, ", "))
 		}
+	}
+	if slices.Sort(given); len(slices.Compact(given)) < len(given) {
+		return errors.New("names one twice")
 	}
 	if len(given) == 0 {
 		return fmt.Errorf("needs at least one of %s", strings.Join(k.options, ", "))
@@ -416,6 +451,11 @@ func (p *parser) text(n *yaml.Node, path string) (string, bool) {
 			v, ok := p.getenv(name)
 			if !ok {
 				p.addf(n.Line, path, "the environment variable %s is not set", name)
+				return "", false
+			}
+			if v == "" && (path == "listen.token" || strings.Contains(path, ".headers.set.")) {
+				// It would leave the port open, or send every request without its key.
+				p.addf(n.Line, path, "the environment variable %s is empty: set it, or remove this key", name)
 				return "", false
 			}
 			b.WriteString(v)

@@ -115,6 +115,8 @@ func (p *parser) resolveUpstream(name string) (Upstream, bool) {
 	case err != nil || parsed.Hostname() == "":
 		p.addf(line, path, "is no URL such as https://api.example.com")
 		return Upstream{}, false
+	case !validHost(parsed.Hostname()):
+		p.addf(line, path, "%q is no host name: one name or address, an international name in its xn-- form", parsed.Hostname())
 	case parsed.Scheme != "https" && parsed.Scheme != "http":
 		p.addf(line, path, "needs https:// (or http:// for a local server)")
 	case parsed.User != nil || parsed.RawQuery != "" || parsed.ForceQuery || parsed.Fragment != "":
@@ -122,7 +124,7 @@ func (p *parser) resolveUpstream(name string) (Upstream, bool) {
 	}
 	u.URL = parsed
 	if u.Dialect == "auto" {
-		u.Dialect = guessDialect(name, parsed.Hostname())
+		u.Dialect = guessDialect(name, strings.TrimSuffix(strings.ToLower(parsed.Hostname()), "."))
 	}
 	return u, true
 }

@@ -93,15 +93,17 @@ func (c *Config) Show() []byte {
 		for name := range u.Headers {
 			headers[name] = hidden
 		}
-		t := u.Timeouts
 		ups[u.Name] = map[string]any{
 			"url": u.URL.String(), "dialect": u.Dialect, "protocols": u.Protocols, "headers": map[string]any{"set": headers},
 			"error_event": u.ErrorEvent,
-			"timeouts": map[string]string{"connect": t.Connect.String(), "tls_handshake": t.TLSHandshake.String(),
-				"request_write": t.RequestWrite.String(), "response_header": t.ResponseHeader.String(),
-				"first_token": t.FirstToken.String(), "idle": t.Idle.String(), "total": t.Total.String()},
+			"timeouts":    u.Timeouts.show(),
 			"tls": map[string]string{"ca_file": u.TLS.CAFile, "client_cert": u.TLS.ClientCert, "client_key": u.TLS.ClientKey,
 				"min_version": u.TLS.MinVersion},
+		}
+	}
+	for _, b := range builtins { // else they would be back when this is loaded
+		if _, there := ups[b.name]; !there {
+			ups[b.name] = map[string]any{"disabled": true}
 		}
 	}
 	parent := c.ParentProxy
@@ -119,12 +121,19 @@ func (c *Config) Show() []byte {
 			"procs": c.Limits.Procs},
 		"log":       map[string]any{"level": c.Log.Level, "format": c.Log.Format, "access": map[string]any{"sample": c.Log.Access.Sample}},
 		"drain":     map[string]any{"wait": c.Drain.Wait.String(), "timeout": c.Drain.Timeout.String()},
+		"defaults":  map[string]any{"timeouts": c.DefaultTimeouts.show()},
 		"upstreams": ups,
 	})
 	if err != nil {
 		panic(fmt.Sprintf("config: internal error: %v", err)) // plain maps and strings
 	}
 	return bytes.ReplaceAll(out, []byte("$"), []byte("$$"))
+}
+
+func (t Timeouts) show() map[string]string {
+	return map[string]string{"connect": t.Connect.String(), "tls_handshake": t.TLSHandshake.String(),
+		"request_write": t.RequestWrite.String(), "response_header": t.ResponseHeader.String(),
+		"first_token": t.FirstToken.String(), "idle": t.Idle.String(), "total": t.Total.String()}
 }
 
 // Schema returns a JSON Schema (2020-12) of the file, for editors.
@@ -247,7 +256,7 @@ const markdownHead = `# Configuration
 One YAML file, looked for at ` + "`-c FILE`, `$WARMWIRE_CONFIG`, `$XDG_CONFIG_HOME/warmwire/warmwire.yaml`" + ` (or ` +
 	"`~/.config/warmwire/warmwire.yaml`), `/etc/warmwire/warmwire.yaml`" + `; never in the current folder. Every key is optional: without a
 file the built-in default serves the well-known APIs. Durations are written ` + "`250ms`, `5m`; sizes `64KiB`; `${NAME}`" + ` takes an environment
-variable (a missing one is an error), ` + "`$$`" + ` is a dollar.
+variable (a missing one is an error, and an empty one in listen.token and headers.set), ` + "`$$`" + ` is a dollar.
 
 ` + "`warmwire config check`" + ` reports all problems with file, line and key; ` + "`config default`" + ` prints this reference as a file, ` +
 	"`config schema`" + ` a JSON Schema for editors, ` + "`config show`" + ` what applies, secrets masked. SIGHUP reads the file again: a bad one changes

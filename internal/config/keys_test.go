@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// leaves visits the settings in v with their key: Listen.AllowHosts is
+// listen.allow_hosts.
+func leaves(v reflect.Value, path string, visit func(path string, v reflect.Value)) {
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		name := keyName(f.Name)
+		switch {
+		case f.Type.Kind() == reflect.Struct:
+			leaves(v.Field(i), join(path, name), visit)
+		default:
+			visit(join(path, name), v.Field(i))
+		}
+	}
+}
+
+func keyName(field string) string {
+	for from, to := range map[string]string{"CAFile": "ca_file", "AllowUIDs": "allow_uids", "TLSHandshake": "tls_handshake", "TLS": "tls",
+		"URL": "url", "Headers": "headers.set"} {
+		if field == from {
+			return to
+		}
+	}
+	var b strings.Builder
+	for i, r := range field {
+		if i > 0 && r >= 'A' && r <= 'Z' {
+			b.WriteByte('_')
+		}
+		b.WriteRune(r)
+	}
+	return strings.ToLower(b.String())
+}
+
+func paths(keys []key) []string {
+	var out []string
+	for _, k := range keys {
+		out = append(out, k.path)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestEveryFieldHasItsKey(t *testing.T) {
+	top := []string{"listen.address"} // merged into Addresses
+	leaves(reflect.ValueOf(Config{}), "", func(path string, _ reflect.Value) {
+		if path != "upstreams" && !strings.HasPrefix(path, "default_timeouts.") {
+			top = append(top, path)
+		}
+	})
+	up := []string{"disabled"} // has no Upstream
+	leaves(reflect.ValueOf(Upstream{}), "", func(path string, _ reflect.Value) {
+		if path != "name" && path != "builtin" {
+			up = append(up, path)
+		}
+	})
+	slices.Sort(top)
+	slices.Sort(up)
+	if diff := cmp.Diff(paths(topKeys), top); diff != "" {
+		t.Errorf("keys (-) and fields of Config (+):\n%s", diff)
+	}
+	if diff := cmp.Diff(paths(upstreamKeys), up); diff != "" {
+		t.Errorf("keys (-) and fields of Upstream (+):\n%s", diff)
+	}
+}
+
+// full sets every key to something else than its default; %[1]s is a file.
+const full = `
+listen: {addresses: ['127.0.0.1:1', 'unix:/run/w'], token: s3cret, allow_hosts: [W.test.], allow_origins: ['https://A.test:1'], allow_uids: [7], via: false}
+admin: {address: '127.0.0.1:2', token_file: /run/token}
+forward: {default: deny, deny: [.corp.test, 10.0.0.0/8]}
+parent_proxy: http://u:s3cret@p.test:3128
+no_proxy: [a.test]
+state_dir: /srv/w
+limits: {connections: 5, header: 8KiB, body: 1MiB, procs: 1}
+log: {level: debug, format: json, access: {sample: 0.5}}
+drain: {wait: 1s, timeout: 2s}
+defaults:
+  timeouts: {connect: 1s, tls_handshake: 1s, request_write: 1s, response_header: 11m, first_token: 1s, idle: 1m, total: 1h}
+upstreams:
+  openai:
+    url: https://a.test:1/x
+    dialect: none
+    protocols: [http/1.1]
+    headers: {set: {X: s3cret}}
+    timeouts: {connect: 2s, tls_handshake: 2s, request_write: 2s, response_header: 12m, first_token: 2s, idle: 2m, total: 2h}
+    error_event: true
+    tls: {ca_file: %[1]q, client_cert: %[1]q, client_key: %[1]q, min_version: 1.3}
+  ollama: {disabled: true}
+`
+
+func loadFull(t *testing.T) *Config {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "some.pem")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, _, err := Parse("f", fmt.Appendf(nil, full, file), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func named(c *Config, name string) Upstream {
+	i := slices.IndexFunc(c.Upstreams, func(u Upstream) bool { return u.Name == name })
+	return c.Upstreams[i]
+}
+
+// TestEveryKeyArrives finds keys that are read and then forgotten, or that land
+// in another's field.
+func TestEveryKeyArrives(t *testing.T) {
+	got := loadFull(t)
+	std, _, err := Parse("", nil, noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	differ := func(a, b any) {
+		t.Helper()
+		byPath := make(map[string]any)
+		leaves(reflect.ValueOf(a), "", func(path string, v reflect.Value) { byPath[path] = v.Interface() })
+		leaves(reflect.ValueOf(b), "", func(path string, v reflect.Value) {
+			if path != "name" && reflect.DeepEqual(byPath[path], v.Interface()) {
+				t.Errorf("%s stays %v", path, v)
+			}
+		})
+	}
+	differ(*std, *got)
+	differ(named(std, "openai"), named(got, "openai"))
+	if g, o := named(got, "gemini").Timeouts, named(got, "openai").Timeouts; g != got.DefaultTimeouts || g == o {
+		t.Errorf("timeouts: gemini %v, defaults %v, openai %v", g, got.DefaultTimeouts, o)
+	}
+	if diff := cmp.Diff(Listen{[]string{"127.0.0.1:1", "unix:/run/w"}, "s3cret", []string{"w.test"}, []string{"https://a.test:1"},
+		[]uint32{7}, false}, got.Listen); diff != "" {
+		t.Errorf("listen:\n%s", diff)
+	}
+}
+
+// TestWhatIsShownIsWhatApplies loads what Show prints: all but the secrets is as
+// it was.
+func TestWhatIsShownIsWhatApplies(t *testing.T) {
+	for name, file := range map[string]string{
+		"default":              "",
+		"a built-in replaced":  "upstreams:\n  mine: {url: 'https://api.openai.com'}\n  openai: {disabled: true}\n",
+		"limits of defaults":   "defaults: {timeouts: {idle: 1m}}\n",
+		"own limits":           "upstreams: {openai: {timeouts: {idle: 1m}}}\n",
+		"no admin, no token":   "admin: {address: none, token_file: none}\n",
+		"an environment proxy": "parent_proxy: env\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, _, err := Parse("f", []byte(file), noEnv)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sameAsShown(t, cfg)
+		})
+	}
+	cfg := loadFull(t)
+	cfg.Listen.Token, cfg.ParentProxy = hidden, "http://hidden@p.test:3128"
+	named(cfg, "openai").Headers["X"] = hidden
+	sameAsShown(t, cfg)
+}
+
+func sameAsShown(t *testing.T, cfg *Config) {
+	t.Helper()
+	again, _, err := Parse("shown", cfg.Show(), noEnv)
+	if err != nil {
+		t.Fatalf("what is shown does not load: %v", err)
+	}
+	if diff := cmp.Diff(cfg, again, cmpopts.IgnoreFields(Upstream{}, "Builtin"), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("what is shown differs from what applies:\n%s", diff)
+	}
+}
+
+func TestMessagesHoldNoSecret(t *testing.T) {
+	for _, file := range []string{
+		"listen: {via: '${KEY}'}\n", "drain: {wait: '${KEY}'}\n", "limits: {body: '${KEY}'}\n", "log: {level: '${KEY}'}\n",
+		"listen: {allow_uids: ['${KEY}']}\n", "defaults: {protocols: ['${KEY}']}\n", "parent_proxy: 'ftp://u:${KEY}@p'\n",
+		"no_proxy: ['http://u:s3cret@p:1']\n", "forward: {deny: ['u:s3cret@p']}\n", "listen: {allow_hosts: ['u:s3cret@h']}\n",
+		"listen: {allow_origins: ['https://u:s3cret@a.test']}\n", "upstreams: {mine: {url: 'https://u:s3cret@a.test'}}\n",
+		"upstreams: {openai: {headers: {set: {X: \"${KEY}\\n\"}}}}\n", "listen: {token: [s3cret]}\n", "listen: {token: 's3cret\n",
+	} {
+		_, _, err := Parse("f", []byte(file), env("KEY", "s3cret"))
+		if err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("Parse(%q) = %v", file, err)
+		}
+	}
+}
+
+func TestReportOfNonsenseStaysReadable(t *testing.T) {
+	var b strings.Builder
+	for i := 0; b.Len() < 64<<10; i++ {
+		fmt.Fprintf(&b, "k%d: 1\n", i)
+	}
+	lines := strings.Count(b.String(), "\n")
+	_, _, err := Parse("f", []byte(b.String()), noEnv)
+	if err == nil || strings.Count(err.Error(), "\n") != maxProblems+1 || !strings.HasSuffix(err.Error(), fmt.Sprintf("and %d more", lines-maxProblems)) {
+		t.Errorf("Parse = %.300v", err)
+	}
+	_, _, err = Parse("f", []byte(strings.Repeat("é", maxFileBytes/4)+": 1\n"), noEnv)
+	if err == nil || len(err.Error()) > 1000 || strings.ContainsRune(err.Error(), '\uFFFD') {
+		t.Errorf("Parse = %.300v", err)
+	}
+}
