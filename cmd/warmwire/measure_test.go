@@ -135,7 +135,7 @@ func TestMeasureFitsTheCurve(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	out, err = runMeasure(append(grid, "--grid-context", "20,60", "--grid-output", "2,8")...)
-	if err == nil || !strings.Contains(err.Error(), "2 distinct context lengths, want at least 3") || !strings.Contains(out, "TTFT") {
+	if err == nil || !strings.Contains(err.Error(), "distinct context lengths: 2, want at least 3") || !strings.Contains(out, "TTFT") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -138,7 +138,7 @@ func (f *Fit) enough(points []Point) error {
 	var lacks []string
 	lack := func(have, want int, what, why string) {
 		if have < want {
-			lacks = append(lacks, fmt.Sprintf("%d %s, want at least %d%s", have, what, want, why))
+			lacks = append(lacks, fmt.Sprintf("%s: %d, want at least %d%s", what, have, want, why))
 		}
 	}
 	lack(f.Points, minPoints, "calls that ended well", "")

@@ -88,11 +88,11 @@ func TestFitSaysWhatTheGridLacks(t *testing.T) {
 		repeat   int
 		want     string
 	}{
-		{"one context", []float64{512}, wideOutputs, 4, "1 distinct context lengths"},
-		{"two contexts", []float64{512, 4096}, wideOutputs, 4, "2 distinct context lengths"},
-		{"contexts too alike", []float64{500, 510, 520}, wideOutputs, 4, "1 distinct context lengths"},
-		{"one output", wideContexts, []float64{64}, 4, "1 distinct output lengths"},
-		{"few calls", []float64{32, 512, 8192}, []float64{8, 64}, 1, "6 calls that ended well"},
+		{"one context", []float64{512}, wideOutputs, 4, "distinct context lengths: 1,"},
+		{"two contexts", []float64{512, 4096}, wideOutputs, 4, "distinct context lengths: 2,"},
+		{"contexts too alike", []float64{500, 510, 520}, wideOutputs, 4, "distinct context lengths: 1,"},
+		{"one output", wideContexts, []float64{64}, 4, "distinct output lengths: 1,"},
+		{"few calls", []float64{32, 512, 8192}, []float64{8, 64}, 1, "calls that ended well: 6,"},
 		{"no length", []float64{0, 512, 8192}, wideOutputs, 1, "not above zero"},
 	}
 	for _, tt := range tests {

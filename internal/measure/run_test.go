@@ -291,8 +291,7 @@ func TestLegsTakeTurns(t *testing.T) {
 	})
 }
 
-// starts returns when each call began, by the server's own clock, while every
-// call takes an hour.
+// Every call takes an hour here, and none is late for it.
 func TestSlowServerDoesNotSlowArrivals(t *testing.T) {
 	inBubble(t, func(t *testing.T, cfg Config) {
 		cfg.API, cfg.Direct, cfg.Requests = Chat, address(t, "http://api.test/v1/chat/completions"), 30
