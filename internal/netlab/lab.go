@@ -31,6 +31,9 @@ const (
 	places = 200
 )
 
+// hint is the likely reason why there is no forwarder where one should be.
+const hint = " (does main or TestMain call netlab.Main first?)"
+
 // A Config is what a lab starts with. The zero value is a path without delay,
 // loss, or NAT.
 type Config struct {
@@ -240,7 +243,7 @@ func (l *Lab) request(r request) (Stats, error) {
 	}
 	var rep reply
 	if err := json.Unmarshal(in[:n], &rep); err != nil {
-		return Stats{}, fmt.Errorf("netlab: read the forwarder's answer: %w (does main or TestMain call netlab.Main first?)", err)
+		return Stats{}, fmt.Errorf("netlab: read the forwarder's answer: %w%s", err, hint)
 	}
 	if rep.Err != "" {
 		return Stats{}, fmt.Errorf("netlab: %s", rep.Err)
@@ -250,11 +253,14 @@ func (l *Lab) request(r request) (Stats, error) {
 
 // gone says what became of the forwarder.
 func (l *Lab) gone(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("netlab: the lab is closed: %w", err)
+	}
 	select {
 	case <-l.ended:
-		return fmt.Errorf("netlab: the forwarder has ended: %w (does main or TestMain call netlab.Main first?)", errors.Join(l.exit, err))
+		return fmt.Errorf("netlab: the forwarder has ended: %w%s", errors.Join(l.exit, err), hint)
 	default:
-		return fmt.Errorf("netlab: ask the forwarder: %w", err)
+		return fmt.Errorf("netlab: ask the forwarder: %w%s", err, hint)
 	}
 }
 

@@ -56,7 +56,9 @@ type Link struct {
 	Outages []Schedule // what enters meanwhile is lost
 	Spikes  []Schedule // what would leave meanwhile leaves at the end
 
-	MTU      int   // larger packets vanish without a word; 0 means no limit of the path
+	// MTU makes larger packets vanish without a word; 0 means no limit of the
+	// path. Below 1280, which every IPv6 path carries, it is for IPv4 alone.
+	MTU      int
 	BlockUDP bool  // all UDP vanishes
 	UDPRate  int64 // bit/s; UDP above it vanishes (a policer with 50 ms of credit); 0 means no limit
 }

@@ -79,7 +79,7 @@ func stats(t testing.TB, lab *netlab.Lab) netlab.Stats {
 
 func TestIdleKillMakesNaiveClientsFail(t *testing.T) {
 	t.Parallel()
-	const idle = 100 * time.Millisecond
+	const idle = 250 * time.Millisecond
 	tests := []struct {
 		name  string
 		nat   netlab.NAT
@@ -188,7 +188,7 @@ func TestIdleKillByCDN(t *testing.T) {
 // A process that sleeps while its flow is forgotten wakes up with a dead socket.
 func TestSleepLeavesSocketsStale(t *testing.T) {
 	t.Parallel()
-	lab := newLab(t, netlab.Config{NAT: netlab.NAT{On: true, Idle: 100 * time.Millisecond}})
+	lab := newLab(t, netlab.Config{NAT: netlab.NAT{On: true, Idle: 250 * time.Millisecond}})
 	addr := net.JoinHostPort(lab.Server.Addr6().String(), serveEcho(t, lab.Server))
 	sleeper := startChild(t, lab.Client, childSleeper, addr)
 	sleeper.expect(t, "first: pong")
@@ -205,19 +205,21 @@ func TestSleepLeavesSocketsStale(t *testing.T) {
 	sleeper.expect(t, "fresh: pong")
 }
 
+// sleeper is a client process that keeps a connection over its sleep.
 func sleeper(addr string) {
+	const patience = 10 * time.Second // for what must work, however busy the machine
 	conn, err := net.Dial("tcp", addr)
-	fmt.Println("first:", ask(conn, err))
+	fmt.Println("first:", ask(conn, err, patience))
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
-	fmt.Println("old:", ask(conn, nil))
+	fmt.Println("old:", ask(conn, nil, 500*time.Millisecond))
 	conn, err = net.Dial("tcp", addr)
-	fmt.Println("fresh:", ask(conn, err))
+	fmt.Println("fresh:", ask(conn, err, patience))
 }
 
 // ask sends a word over an echo connection, and says what comes back.
-func ask(c net.Conn, err error) string {
+func ask(c net.Conn, err error, limit time.Duration) string {
 	if err == nil {
-		err = c.SetDeadline(time.Now().Add(500 * time.Millisecond))
+		err = c.SetDeadline(time.Now().Add(limit))
 	}
 	if err == nil {
 		_, err = io.WriteString(c, "pong")
