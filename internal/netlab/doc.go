@@ -6,7 +6,7 @@
 // the kernel's own TCP, UDP, IPv4 and IPv6. Their packets pass through a
 // forwarder that delays, drops, holds, reorders and translates them as two
 // [Link] values and a [NAT] say, which may change while it runs. It is there for
-// kernels without netem and needs root and /dev/net/tun; [Available] says
+// kernels without netem and needs Linux, root and /dev/net/tun; [Available] says
 // whether it can run.
 //
 // The forwarder is the program itself, started again with real time priority and
