@@ -47,6 +47,8 @@ var houseRules = rules{
 			"internal/config":  "config check, show, default and schema",
 			"internal/mockapi": "demo runs it",
 			"internal/measure": "demo and measure time calls with it",
+			"internal/netlab":  "the forwarder of a lab is this program, started again",
+			"internal/lab":     "runs the scenarios of the lab",
 		},
 		"internal/sidecar": {"...": "composition root: sees everything and maps between the packages"},
 
@@ -58,27 +60,29 @@ var houseRules = rules{
 		"internal/intercept": nothing,
 
 		"transport": {
-			"transport/dial": "its own parts", "transport/pool": "its own parts",
+			"transport/dial": "its own parts", "transport/pool": "its own parts", "transport/fault": "its own parts",
 			"transport/h1": "its own parts", "transport/h2": "its own parts", "transport/h3": "its own parts",
 			"tlspool":   "sessions and trust of its connections",
 			"heartbeat": "advises each connection",
 			"bufferctl": "the buffers of its streams",
 		},
-		"transport/dial": nothing,
-		"transport/h1":   {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection"},
-		"transport/h2":   {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection"},
-		"transport/h3":   {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection"},
-		"transport/pool": {"heartbeat": "learned limits decide when a connection is replaced"},
+		"transport/dial":  nothing,
+		"transport/fault": nothing,
+		"transport/h1":    {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors"},
+		"transport/h2":    {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors"},
+		"transport/h3":    {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors"},
+		"transport/pool":  {"heartbeat": "learned limits decide when a connection is replaced", "transport/fault": "typed errors"},
 		// Layers wrap a RoundTripper and know neither each other nor transport.
 		"transport/qos":   nothing,
 		"transport/retry": nothing,
 		"transport/route": nothing,
 
 		// Leaves take what they need from others as a func.
-		"dnscache":  nothing,
-		"tlspool":   nothing,
-		"bufferctl": nothing,
-		"heartbeat": nothing,
+		"dnscache":          {"dnscache/exchange": "its own parts"},
+		"dnscache/exchange": nothing,
+		"tlspool":           nothing,
+		"bufferctl":         nothing,
+		"heartbeat":         nothing,
 
 		// sidecar maps between these; none knows another.
 		"internal/config":    nothing,
@@ -94,6 +98,10 @@ var houseRules = rules{
 		"internal/netlab":  nothing,
 		"internal/testenv": nothing,
 		"internal/arch":    nothing,
+		"internal/lab": {
+			"internal/netlab":  "the network it measures in",
+			"internal/mockapi": "the server it measures against",
+		},
 		"internal/measure": {
 			"dnscache": "a phase of a call is a lookup",
 			"tlspool":  "a phase of a call is a handshake",
@@ -113,7 +121,7 @@ var houseRules = rules{
 		"go.yaml.in/yaml":                     {[]string{"internal/config"}, "the configuration file is read in one place"},
 	},
 	silent: map[string]string{
-		"dnscache":         "leaf: returns errors and keeps counters",
+		"dnscache/...":     "leaf: returns errors and keeps counters",
 		"tlspool":          "leaf: returns errors and keeps counters",
 		"bufferctl":        "leaf: returns errors and keeps counters",
 		"heartbeat":        "leaf: returns errors and keeps counters",
