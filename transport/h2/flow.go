@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package h2
+
+import (
+	"time"
+)
+
+// Bounds of the windows of what is not interactive, while something interactive
+// is open: together they fill the path and no more.
+const (
+	bulkFloor   = 64 << 10 // bytes on the way for all of them; below that a fast path idles
+	bulkUnknown = 128 << 10
+	bulkLeast   = 4 << 10 // for one
+)
+
+// openWindowLocked gives a new stream its window: what the peer assumes (RFC 9113
+// §6.9.2), and with the head what is more. Called with Conn.mu held, before
+// anybody else knows s.
+func (s *stream) openWindowLocked() {
+	cfg := &s.c.cfg
+	s.window.open, s.window.target = min(initialWindow, cfg.StreamWindow), cfg.StreamWindow
+	if more := s.targetLocked() - s.window.open; more > 0 {
+		s.window.open += more
+		_ = s.c.fw.WriteWindowUpdate(s.id, uint32(more))
+	}
+}
+
+// targetLocked is how much may be open and buffered now.
+func (s *stream) targetLocked() int {
+	c := s.c
+	if s.class == Interactive || c.urgent.Load() == 0 {
+		return s.window.target
+	}
+	share := c.bulkBudget() / max(1, int(c.bulk.Load()))
+	return min(s.window.target, max(share, bulkLeast))
+}
+
+// bulkBudget is twice what the path holds.
+func (c *Conn) bulkBudget() int {
+	rtt, rate := time.Duration(c.rtt.Load()), c.rate.Load()
+	if rtt == 0 || rate == 0 {
+		return bulkUnknown
+	}
+	held := float64(rate) * rtt.Seconds()
+	return max(bulkFloor, int(min(2*held, maxWindow)))
+}
+
+// grantLocked says how much window to return after the app has consumed. It waits
+// for a quarter of the target, so that tiny reads cost no frame each.
+func (s *stream) grantLocked() int {
+	if s.end != nil {
+		return 0
+	}
+	w := &s.window
+	target := s.targetLocked()
+	grant := target - s.buffered - w.open
+	if grant < max(1, target/4) {
+		return 0
+	}
+	w.open += grant
+	w.given += grant
+	if w.given >= w.target {
+		s.growLocked()
+	}
+	return grant
+}
+
+// growLocked doubles the window when the app took a whole one within two round
+// trips: then the window limits it, not the path or the app.
+func (s *stream) growLocked() {
+	w := &s.window
+	now := time.Now()
+	rtt := time.Duration(s.c.rtt.Load())
+	if rtt > 0 && !w.since.IsZero() && now.Sub(w.since) < 2*rtt {
+		w.target = min(2*w.target, s.c.cfg.MaxStreamWindow)
+	}
+	w.since, w.given = now, 0
+}
+
+// A meter measures the rate at which answers arrive. Owned by the reader.
+type meter struct {
+	since int64 // UnixNano
+	bytes int64
+}
+
+const meterSpan = 50 * time.Millisecond // of one reading; a guess
+
+// add counts n bytes that came now. The best of late counts: a pause of the model
+// says nothing about the path.
+func (m *meter) add(c *Conn, n int) {
+	now := c.lastRead.Load()
+	span := now - m.since
+	if m.since == 0 || span > int64(20*meterSpan) {
+		m.since, m.bytes = now, 0
+		return
+	}
+	m.bytes += int64(n)
+	if span < int64(meterSpan) {
+		return
+	}
+	rate := m.bytes * int64(time.Second) / span
+	old := c.rate.Load()
+	c.rate.Store(max(rate, old-old/32))
+	m.since, m.bytes = now, 0
+}
+
+// A bucket lets the peer send so many frames that carry nothing, and so many a
+// second for ever. Owned by the reader.
+type bucket struct {
+	level int
+	last  time.Time
+}
+
+const (
+	abuseBurst  = 2000 // guesses: an honest peer stays far below
+	abuseRefill = 200  // a second
+)
+
+// spend takes n and says whether the peer went too far.
+func (b *bucket) spend(n int, now time.Time) bool {
+	if !b.last.IsZero() {
+		if more := int(now.Sub(b.last).Seconds() * abuseRefill); more > 0 {
+			b.level, b.last = min(abuseBurst, b.level+more), now
+		}
+	} else {
+		b.last = now
+	}
+	b.level -= n
+	return b.level >= 0
+}
+
+// earn gives back for what was useful.
+func (b *bucket) earn(n int) { b.level = min(abuseBurst, b.level+n) }
