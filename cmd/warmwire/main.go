@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/warmwire/warmwire/internal/config"
+	"github.com/warmwire/warmwire/internal/netlab"
 )
 
 // version is stamped by the build: -ldflags "-X main.version=…".
@@ -20,7 +21,12 @@ var version = "devel"
 // errUsage marks errors of the command line; they end with exit code 2.
 var errUsage = errors.New("usage")
 
-func main() { os.Exit(run()) }
+func main() {
+	if netlab.Main() { // this process is the forwarder of a lab, or became a program in it
+		return
+	}
+	os.Exit(run())
+}
 
 // run returns the exit code: 0 fine, 1 failed, 2 usage or configuration. A
 // command run by exec passes its own code on.
@@ -53,7 +59,7 @@ func rootCommand() *cobra.Command {
 	root.PersistentFlags().StringVarP(&path, "config", "c", "",
 		"configuration `file` (default: $WARMWIRE_CONFIG, the user's, then /etc/warmwire/warmwire.yaml)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
-	root.AddCommand(runCommand(&path), demoCommand(), execCommand(&path), healthCommand(&path), configCommand(&path), measureCommand(), versionCommand())
+	root.AddCommand(runCommand(&path), demoCommand(), execCommand(&path), healthCommand(&path), configCommand(&path), measureCommand(), labCommand(), versionCommand())
 	for _, c := range root.Commands() {
 		c.Args = usageArgs(c.Args)
 	}

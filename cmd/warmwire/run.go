@@ -20,6 +20,13 @@ func runCommand(path *string) *cobra.Command {
 		Short: "Serve until SIGTERM; SIGHUP reloads the configuration",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// Before anything listens: whoever finds the port open may signal.
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			context.AfterFunc(ctx, stop) // gives the second signal its usual effect
+			hup := make(chan os.Signal, 1)
+			signal.Notify(hup, syscall.SIGHUP)
+			defer signal.Stop(hup)
 			load := func() (*config.Config, []string, error) { return loadConfig(*path) }
 			cfg, warnings, err := load()
 			if err != nil {
@@ -32,20 +39,13 @@ func runCommand(path *string) *cobra.Command {
 			for _, w := range warnings {
 				s.Log().Warn("configuration", "warning", w)
 			}
-			return serve(cmd.Context(), s)
+			return serve(ctx, s, hup)
 		},
 	}
 }
 
-// serve runs s until SIGTERM or an interrupt, which drain it; a second signal
-// kills at once. SIGHUP reloads.
-func serve(ctx context.Context, s *sidecar.Sidecar) error {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // gives the second signal its usual effect
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
+// serve runs s until ctx ends, which drains it. hup reloads.
+func serve(ctx context.Context, s *sidecar.Sidecar, hup <-chan os.Signal) error {
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
 	for {

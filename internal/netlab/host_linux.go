@@ -222,6 +222,29 @@ func (h *Host) Do(f func() error) error {
 	return inNamespace(func() (netns.NsHandle, error) { return netns.None(), netns.Set(h.ns) }, f)
 }
 
+// congestionControl is the one that Linux itself has as its default. A machine
+// that has another, which keeps queues short or minds no loss, must not make the
+// network look better. (A namespace cannot have this one as its own default where
+// the machine restricts it, so it is set on the sockets.)
+const congestionControl = "cubic"
+
+// control sets a TCP socket of the lab up.
+func control(network, _ string, c syscall.RawConn) error {
+	if network[:3] != "tcp" {
+		return nil
+	}
+	var err error
+	if cerr := c.Control(func(fd uintptr) {
+		err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, congestionControl)
+	}); cerr != nil {
+		return cerr
+	}
+	if err != nil {
+		return fmt.Errorf("use %s for congestion control: %w", congestionControl, err)
+	}
+	return nil
+}
+
 // Dial connects from the host. addr is an IP address and port: there is no name
 // service between the two hosts.
 func (h *Host) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -231,7 +254,7 @@ func (h *Host) Dial(ctx context.Context, network, addr string) (net.Conn, error)
 	var conn net.Conn
 	err := h.Do(func() error {
 		var err error
-		conn, err = new(net.Dialer).DialContext(ctx, network, addr)
+		conn, err = (&net.Dialer{Control: control}).DialContext(ctx, network, addr)
 		return err
 	})
 	return conn, err
@@ -245,7 +268,7 @@ func (h *Host) Listen(network, addr string) (net.Listener, error) {
 		if err := literal(addr); err != nil {
 			return err
 		}
-		var lc net.ListenConfig
+		lc := net.ListenConfig{Control: control}
 		lc.SetMultipathTCP(false) // plain TCP sockets, as the client's are
 		var err error
 		l, err = lc.Listen(context.Background(), network, addr)
