@@ -131,6 +131,7 @@ var houseRules = rules{
 	},
 	ambient: map[string]string{
 		"internal/testenv": "asks whether this is CI",
+		"internal/lab":     "gives child processes their environment",
 		"e2e/...":          "builds the program and gives child processes their environment",
 	},
 	inits:  map[string]string{},

@@ -13,7 +13,7 @@ import (
 // WriteMarkdown writes the tables of a result.
 func WriteMarkdown(w io.Writer, r *Result) error {
 	p := &printer{r: r}
-	p.printf("%s, %s study, seed %d, %v, %d streams of each way.\n\n", r.Started.Format("2006-01-02 15:04 UTC"), r.Length, r.Seed, r.Took, r.Streams)
+	p.printf("%s, %s study, seed %d, %v, %d streams of each way, %s.\n\n", r.Started.Format("2006-01-02 15:04 UTC"), r.Length, r.Seed, r.Took, r.Streams, r.Machine)
 	p.legend()
 	p.cuts()
 	p.events()

@@ -12,6 +12,7 @@ type Result struct {
 	Seed      uint64            `json:"seed"`
 	Length    Length            `json:"length"`
 	Started   time.Time         `json:"started"`
+	Machine   string            `json:"machine"`
 	Took      time.Duration     `json:"took"`
 	Streams   int               `json:"streams"` // of each arm
 	Arms      []ArmInfo         `json:"arms"`

@@ -12,8 +12,11 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/warmwire/warmwire/internal/netlab"
 )
@@ -51,7 +54,7 @@ func Study(ctx context.Context, opt Options) (*Result, error) {
 		return nil, err
 	}
 	s := &study{Options: opt, site: site, random: rand.New(rand.NewPCG(opt.Seed, 7))}
-	result := &Result{Seed: opt.Seed, Length: opt.Length, Started: time.Now().UTC().Truncate(time.Second), Streams: opt.Length.streams()}
+	result := &Result{Machine: machine(), Seed: opt.Seed, Length: opt.Length, Started: time.Now().UTC().Truncate(time.Second), Streams: opt.Length.streams()}
 	for _, a := range Arms() {
 		result.Arms = append(result.Arms, ArmInfo{a.Name, a.About})
 	}
@@ -67,6 +70,15 @@ func Study(ctx context.Context, opt Options) (*Result, error) {
 	}
 	result.Took = time.Since(result.Started).Round(time.Second)
 	return result, site.close()
+}
+
+// machine says what the study ran on, without naming it.
+func machine() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return fmt.Sprintf("%d CPUs", runtime.NumCPU())
+	}
+	return fmt.Sprintf("%d CPUs, Linux %s", runtime.NumCPU(), unix.ByteSliceToString(u.Release[:]))
 }
 
 // A site is the network with all that runs in it.
