@@ -27,7 +27,7 @@ type Conn struct {
 	tls    *tls.ConnectionState // nil on a plain connection
 	scheme string               // of a request whose URL has none
 	loops  sync.WaitGroup
-	ready  chan struct{} // closed by the reader at the peer's first SETTINGS
+	ready  chan struct{} // closed at the peer's first SETTINGS, or the end
 
 	small, large sync.Pool // of *chunk
 
@@ -186,6 +186,9 @@ func (c *Conn) openLocked(s *stream) error {
 	}
 	s.id = c.nextID
 	c.nextID += 2
+	if c.nextID > maxStreamID-2 {
+		c.closing = &fault.Error{In: "send", Kind: kindClosed, Err: errors.New("the connection has used up its stream ids")}
+	}
 	s.sendWindow = c.peer.initialWindow
 	c.streams[s.id] = s
 	c.inFlight++
@@ -311,6 +314,9 @@ func (c *Conn) dieLocked(why *fault.Error, code http2.ErrCode, tell bool) []*str
 		c.closing = why
 	}
 	c.in.settingsTimer.Stop()
+	if !c.peer.seen {
+		close(c.ready) // nobody waits for what cannot come
+	}
 	victims := make([]*stream, 0, len(c.streams))
 	for _, s := range c.streams {
 		victims = append(victims, s)

@@ -46,21 +46,23 @@ func (c *Conn) onSettings(f *http2.SettingsFrame) error {
 		return nil
 	}
 	c.mu.Lock()
+	if c.dead {
+		c.mu.Unlock()
+		return nil
+	}
 	first := !c.peer.seen
 	err := f.ForeachSetting(func(s http2.Setting) error { return c.applyLocked(s, first) })
 	if err == nil {
 		if first {
 			c.peer.seen = true
 			c.in.settingsTimer.Stop()
+			close(c.ready)
 		}
 		err = c.replyLocked(func(w *http2.Framer) error { return w.WriteSettingsAck() })
 	}
 	c.mu.Unlock()
 	if err != nil {
 		return err
-	}
-	if first {
-		close(c.ready)
 	}
 	c.changed()
 	return nil

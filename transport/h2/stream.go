@@ -188,7 +188,7 @@ func (s *stream) answering() bool {
 }
 
 // terminate ends s because of err: for the peer with RST_STREAM if it is open,
-// and for the app, from whom what is buffered is kept if discard is set.
+// and for the app, which still gets what is buffered unless discard is set.
 func (s *stream) terminate(err error, code http2.ErrCode, discard bool) {
 	s.c.mu.Lock()
 	s.c.resetLocked(s, code)
@@ -226,13 +226,15 @@ func (s *stream) settle(err error, discard bool) {
 	if discard {
 		s.dropChunksLocked()
 	}
+	s.mu.Unlock()
+	s.release() // before anybody hears of the end
+	s.mu.Lock()
 	s.arrived.Broadcast()
 	s.mu.Unlock()
 	s.tell()
 	if s.upload != nil {
 		s.upload.stop(err)
 	}
-	s.release()
 }
 
 // release notes that the answer has ended.

@@ -96,7 +96,9 @@ func (u *upload) copy(buf []byte) error {
 			return nil
 		}
 		n, err := u.body.Read(buf)
-		u.done()
+		if u.done() {
+			return nil // its Read may have failed because it was closed
+		}
 		total += int64(n)
 		switch {
 		case err != nil && err != io.EOF:
@@ -133,10 +135,12 @@ func (u *upload) begin() bool {
 	return true
 }
 
-func (u *upload) done() {
+// done ends what begin began, and says whether the upload was stopped meanwhile.
+func (u *upload) done() bool {
 	u.mu.Lock()
+	defer u.mu.Unlock()
 	u.reading = false
-	u.mu.Unlock()
+	return u.stopped
 }
 
 // end closes the body, if stop did not.
