@@ -13,11 +13,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+	"golang.org/x/sync/errgroup"
 )
 
 // A client speaks HTTP/1.1 to one peer, or to the upstream itself.
@@ -26,21 +29,43 @@ type client struct {
 	http *http.Client
 }
 
-func newClient(base string, ca []byte) *client {
+// newClient makes a client of base, through a forward proxy if via is not nil.
+func newClient(base string, via *url.URL, ca []byte) *client {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(ca)
-	return &client{base: base, http: &http.Client{Transport: &http.Transport{
+	t := &http.Transport{
 		TLSClientConfig:     &tls.Config{RootCAs: pool, ClientSessionCache: tls.NewLRUClientSessionCache(16)},
 		MaxIdleConnsPerHost: 4000,
 		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 		DisableCompression:  true,
-	}}}
+	}
+	if via != nil {
+		t.Proxy = http.ProxyURL(via)
+	}
+	return &client{base: base, http: &http.Client{Transport: t}}
 }
+
+// narrowed makes the client's receive buffers small; see kernelBuffer.
+func (c *client) narrowed() *client {
+	t := c.http.Transport.(*http.Transport)
+	dial := t.DialContext
+	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err == nil {
+			err = conn.(*net.TCPConn).SetReadBuffer(kernelBuffer)
+		}
+		return conn, err
+	}
+	return c
+}
+
+func (c *client) close() { c.http.CloseIdleConnections() }
 
 // histogram holds microseconds up to a minute, three digits.
 func histogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, 60_000_000, 3) }
 
-var requestBody = bytes.Repeat([]byte("x"), 600)
+// requestBody is 1 KiB; nothing writes to it.
+var requestBody = bytes.Repeat([]byte("x"), 1<<10)
 
 func (c *client) post(ctx context.Context, path string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(requestBody))
@@ -81,10 +106,39 @@ func (c *client) calls(ctx context.Context, n int, into *hdrhistogram.Histogram)
 	return nil
 }
 
+// loop makes calls over conns connections, each the next once the last has
+// ended, for the given time, and returns how many ended.
+func (c *client) loop(ctx context.Context, conns int, length time.Duration) (int64, error) {
+	var (
+		count atomic.Int64
+		group errgroup.Group
+		end   = time.Now().Add(length)
+	)
+	for range conns {
+		group.Go(func() error {
+			for time.Now().Before(end) {
+				resp, err := c.post(ctx, "/v1/call")
+				if err != nil {
+					return err
+				}
+				_, err = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+				if err != nil {
+					return err
+				}
+				count.Add(1)
+			}
+			return nil
+		})
+	}
+	err := group.Wait()
+	return count.Load(), err
+}
+
 // tokens reads streams at once and records each token's way from the upstream's
 // write to our read. A stream that breaks off is counted; none may fail to begin.
 func (c *client) tokens(ctx context.Context, s settings, into *hdrhistogram.Histogram) (count int64, cut int, err error) {
-	path := fmt.Sprintf("/v1/stream?rate=%d&for=%s", s.rate, s.duration)
+	path := fmt.Sprintf("/v1/stream?rate=%d&for=%s", s.rate, s.tokens)
 	var mu sync.Mutex // guards the results
 	var wg sync.WaitGroup
 	for range s.streams {
@@ -123,7 +177,7 @@ func (c *client) readTokens(ctx context.Context, path string) (*hdrhistogram.His
 		if err != nil {
 			return h, err
 		}
-		now := time.Now().UnixNano()
+		now := monotonic()
 		rest, ok := bytes.CutPrefix(line, prefix)
 		if !ok {
 			continue
@@ -157,4 +211,44 @@ func (c *client) hold(ctx context.Context, n int) (func(), error) {
 		}
 	}
 	return cancel, nil
+}
+
+// Slow readers take readPiece every readEvery: 20 kB/s.
+const (
+	readPiece = 2000 // bytes
+	readEvery = 100 * time.Millisecond
+)
+
+// slow opens n answers of 20 MiB, reads each at 20 kB/s for the given time and
+// returns how many bytes were read in all. The answers stay open until end.
+func (c *client) slow(ctx context.Context, n int, length time.Duration) (read int64, end func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var (
+		total atomic.Int64
+		group errgroup.Group
+	)
+	for range n {
+		group.Go(func() error {
+			resp, err := c.post(ctx, "/v1/big") // open until cancel
+			if err != nil {
+				return err
+			}
+			tick := time.NewTicker(readEvery)
+			defer tick.Stop()
+			buf := make([]byte, readPiece)
+			for stop := time.Now().Add(length); time.Now().Before(stop); <-tick.C {
+				n, err := io.ReadFull(resp.Body, buf)
+				total.Add(int64(n))
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		cancel()
+		return 0, nil, err
+	}
+	return total.Load(), cancel, nil
 }

@@ -1,14 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command bench compares Warmwire with other proxies on loopback, in one run:
-// added time to first byte, relay delay per token, CPU per 1000 tokens and
-// memory per open stream. Each peer is a process of its own; peers alternate
-// with direct runs, and what is quoted are ratios, since absolute times are the
-// machine's.
+// time to first token, relay delay per token, requests per second, CPU per
+// token and request, memory per open stream, and what a slow reader costs.
 //
-// Peers: direct (no proxy), stock (httputil.ReverseProxy with FlushInterval -1,
-// built in this file's package), nginx and others from Debian where installed.
-// A peer that is missing is named, not skipped silently.
+// Each peer is a process of its own. Every run of a peer alternates with a run
+// of the same load without a proxy, in several rounds; what the report holds is
+// the median of the rounds' ratios with their spread, because absolute times
+// are the machine's. Those are in the JSON output only.
+//
+// Peers come in two kinds with a reference each. Reverse proxies reach a TLS
+// upstream: the stock httputil.ReverseProxy, nginx, haproxy, caddy, Warmwire.
+// Forward proxies are asked for a plain HTTP URL: squid, tinyproxy, and the
+// stock proxy and Warmwire asked the same way. A peer that is not installed is
+// named in the report, not skipped silently. "control" is a second client
+// without a proxy: how far its ratios are from 1 is the machine's noise.
+//
+// It installs nothing, listens and dials on loopback only, and stops what it
+// started by process id. It needs Linux's /proc.
 package main
 
 import (
@@ -18,47 +27,59 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
 )
 
 // settings size a run. The short form is for CI: it shows that the harness
 // works, its figures are noise.
 type settings struct {
-	rounds   int           // alternations between peers
-	calls    int           // sequential calls a round and peer
+	rounds   int           // alternations of each peer with direct
+	memory   int           // rounds of the two memory steps, each with fresh processes
+	calls    int           // sequential calls a round
+	loop     time.Duration // of the closed loop
+	conns    int           // connections of the closed loop
 	streams  int           // concurrent token streams
 	rate     int           // tokens a second and stream
-	duration time.Duration // of the token streams
+	tokens   time.Duration // of the token streams
 	idle     int           // open idle streams
+	slow     int           // slow readers
+	slowFor  time.Duration // how long they read
 	warmwire string        // path of the binary
 	out      string        // Markdown file; "" = standard output only
+	json     string        // JSON file with the absolute figures; "" = none
 	only     string        // peers, comma-separated; "" = all
 }
 
+// longest bounds a whole run; one takes about ten minutes.
+const longest = 25 * time.Minute
+
 func main() {
 	role := flag.String("role", "", "internal: the process to be (upstream, stock)")
-	listen := flag.String("listen", "127.0.0.1:0", "internal: address of a role")
-	target := flag.String("target", "", "internal: upstream of a role")
+	target := flag.String("target", "", "internal: upstream of a role; empty = forward proxy")
 	h1 := flag.Bool("h1", false, "internal: HTTP/1.1 to the upstream")
 	caFile := flag.String("ca", "", "internal: CA of the upstream")
 	short := flag.Bool("short", false, "a quick run that shows that the harness works")
 	var s settings
 	flag.StringVar(&s.warmwire, "warmwire", "bin/warmwire", "the Warmwire `binary`")
-	flag.StringVar(&s.out, "out", "", "also write the table to this Markdown `file`")
-	flag.StringVar(&s.only, "only", "", "comma-separated `peers` to run")
+	flag.StringVar(&s.out, "out", "", "also write the report to this Markdown `file`")
+	flag.StringVar(&s.json, "json", "", "write every round's absolute figures to this `file`")
+	flag.StringVar(&s.only, "only", "", "comma-separated `peers` to run; the direct ones always do")
 	flag.Parse()
 	s.size(*short)
 
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
 	var err error
 	switch *role {
 	case "":
 		err = run(ctx, s)
 	case "upstream":
-		err = runUpstream(ctx, *listen, *caFile)
+		err = runUpstream(ctx, *caFile)
 	case "stock":
-		err = runStock(ctx, *listen, *target, *caFile, *h1)
+		err = runStock(ctx, *target, *caFile, *h1)
 	default:
 		err = fmt.Errorf("unknown role %q", *role)
 	}
@@ -68,8 +89,14 @@ func main() {
 }
 
 func (s *settings) size(short bool) {
-	s.rounds, s.calls, s.streams, s.rate, s.duration, s.idle = 8, 400, 200, 100, 6*time.Second, 2000
+	s.rounds, s.memory, s.conns = 5, 3, 32
+	s.calls, s.loop = 300, time.Second
+	s.streams, s.rate, s.tokens = 100, 50, 1500*time.Millisecond
+	s.idle, s.slow, s.slowFor = 1000, 20, 3*time.Second
 	if short {
-		s.rounds, s.calls, s.streams, s.rate, s.duration, s.idle = 2, 50, 20, 50, time.Second, 100
+		s.rounds, s.memory = 2, 1
+		s.calls, s.loop = 30, 150*time.Millisecond
+		s.streams, s.tokens = 10, 200*time.Millisecond
+		s.idle, s.slow, s.slowFor = 50, 4, 300*time.Millisecond
 	}
 }

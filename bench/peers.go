@@ -8,20 +8,61 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 )
 
+// A kind is how a peer is reached and what it is compared with.
+type kind int
+
+const (
+	reverse kind = iota // base URL of the peer; TLS to the upstream
+	forward             // absolute URL of the upstream; plain HTTP
+)
+
+// reference names the peer that ratios of time are taken to, and the one that
+// ratios of cost are taken to.
+func (k kind) reference() (direct, stock string) {
+	if k == forward {
+		return "direct-plain", "stock-forward"
+	}
+	return "direct", "stock"
+}
+
+// A spec is a peer that can be started.
+type spec struct {
+	name   string
+	kind   kind
+	debian string  // package that holds it; "" = comes with the bench
+	how    string  // configuration, for the report
+	start  starter // nil: no proxy
+}
+
+// A starter starts p so that it listens on address, or says where it does.
+type starter = func(r *rack, ctx context.Context, p *peer, address string) error
+
 // A peer is one proxy under test, or none.
 type peer struct {
-	name string
-	base string    // where the client sends its calls
-	cmd  *exec.Cmd // nil: direct
-	note string    // version and how it reaches the upstream
+	spec
+	base    string   // where calls go
+	via     *url.URL // forward proxy; nil = base is the peer
+	cmd     *exec.Cmd
+	version string
+	once    bool // serves one request a connection and does not say so: clients must not try another
+}
+
+func (p *peer) client(ca []byte) *client {
+	c := newClient(p.base, p.via, ca)
+	c.http.Transport.(*http.Transport).DisableKeepAlives = p.once
+	return c
 }
 
 func (p *peer) stop() {
@@ -34,15 +75,60 @@ func (p *peer) stop() {
 	_ = p.cmd.Wait()
 }
 
+func (p *peer) cpu() (time.Duration, error) {
+	if p.cmd == nil {
+		return 0, nil
+	}
+	return cpuTime(p.cmd.Process.Pid)
+}
+
+func (p *peer) rss() (int64, error) {
+	if p.cmd == nil {
+		return 0, nil
+	}
+	return rss(p.cmd.Process.Pid)
+}
+
 // A rack knows where peers keep their files and which upstream they serve.
 type rack struct {
 	dir      string // temporary
 	ca       string // file
 	upstream string // host:port, TLS
+	plain    string // host:port, the same without TLS
 	self     string // this binary
+	warmwire string // its binary
 }
 
-// spawn starts a role of this binary and returns the address that it prints.
+func newRack(ctx context.Context, s settings) (*rack, func(), error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, nil, err
+	}
+	binary, err := filepath.Abs(s.warmwire)
+	if err != nil {
+		return nil, nil, err
+	}
+	dir, err := os.MkdirTemp("", "warmwire-bench-")
+	if err != nil {
+		return nil, nil, err
+	}
+	r := &rack{dir: dir, ca: filepath.Join(dir, "ca.pem"), self: self, warmwire: binary}
+	cmd, line, err := r.spawn(ctx, "-role=upstream", "-ca="+r.ca)
+	if err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	up := &peer{cmd: cmd}
+	cleanup := func() { up.stop(); _ = os.RemoveAll(dir) }
+	secure, plain, ok := strings.Cut(line, " ")
+	if !ok {
+		cleanup()
+		return nil, nil, fmt.Errorf("the upstream's addresses are %q, want two", line)
+	}
+	r.upstream, r.plain = strings.Replace(secure, "127.0.0.1", "localhost", 1), plain
+	return r, cleanup, nil
+}
+
+// spawn starts a role of this binary and returns the line that it prints.
 func (r *rack) spawn(ctx context.Context, args ...string) (*exec.Cmd, string, error) {
 	cmd := exec.CommandContext(ctx, r.self, args...)
 	cmd.Stderr = os.Stderr
@@ -55,34 +141,42 @@ func (r *rack) spawn(ctx context.Context, args ...string) (*exec.Cmd, string, er
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		return nil, "", fmt.Errorf("%v: no address: %w", args, err)
+		_ = cmd.Process.Kill()
+		return nil, "", errors.Join(fmt.Errorf("%v: no address: %w", args, err), cmd.Wait())
 	}
 	return cmd, strings.TrimSpace(line), nil
 }
 
-// start runs a command that listens on address and waits until it answers.
-func (r *rack) start(ctx context.Context, address, name string, args ...string) (*exec.Cmd, error) {
+// run starts a command that listens on address and waits until it answers.
+func (r *rack) run(ctx context.Context, p *peer, address, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
-	logFile, err := os.Create(filepath.Join(r.dir, filepath.Base(name)+".log"))
+	logFile, err := os.Create(filepath.Join(r.dir, p.name+".log"))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer logFile.Close()
 	cmd.Stdout, cmd.Stderr, cmd.Dir = logFile, logFile, r.dir
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return err
 	}
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		if c, err := net.Dial("tcp", address); err == nil {
-			return cmd, c.Close()
+			p.cmd = cmd
+			return c.Close()
 		}
 	}
 	text, _ := os.ReadFile(logFile.Name())
 	_ = cmd.Process.Kill()
-	return nil, fmt.Errorf("%s does not listen on %s: %s", name, address, text)
+	return errors.Join(fmt.Errorf("%s does not listen on %s: %s", name, address, text), cmd.Wait())
 }
 
-// freeAddr picks a free port; what binds it next could lose it, which start
+// config writes a peer's configuration file and returns its path.
+func (r *rack) config(p *peer, text string) (string, error) {
+	file := filepath.Join(r.dir, p.name+".conf")
+	return file, os.WriteFile(file, []byte(text), 0o600)
+}
+
+// freeAddr picks a free port; what binds it next could lose it, which run
 // would tell.
 func freeAddr() (string, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -97,125 +191,84 @@ func freeAddr() (string, error) {
 var errMissing = errors.New("not installed")
 
 func find(name string) (string, error) {
-	path, err := exec.LookPath(name)
-	if err != nil {
-		if path = "/usr/sbin/" + name; fileMissing(path) {
-			return "", fmt.Errorf("%s: %w", name, errMissing)
+	for _, candidate := range []string{name, "/usr/sbin/" + name} {
+		if path, err := exec.LookPath(candidate); err == nil {
+			return path, nil
 		}
 	}
-	return path, nil
+	return "", fmt.Errorf("%s: %w", name, errMissing)
 }
 
-func fileMissing(path string) bool {
-	_, err := os.Stat(path)
-	return err != nil
-}
-
-// startPeer starts a peer by name.
-func (r *rack) startPeer(ctx context.Context, name string, s settings) (*peer, error) {
+// start starts a peer; errMissing if its program is not installed.
+func (r *rack) start(ctx context.Context, sp spec) (*peer, error) {
 	address, err := freeAddr()
 	if err != nil {
 		return nil, err
 	}
-	p := &peer{name: name, base: "http://" + address}
-	switch name {
-	case "direct":
-		p.base, p.note = "https://"+r.upstream, "client to upstream, TLS, HTTP/1.1"
-	case "stock", "stock-h1":
-		h1 := name == "stock-h1"
-		p.note = "httputil.ReverseProxy, FlushInterval -1, " + map[bool]string{false: "HTTP/2", true: "HTTP/1.1"}[h1] + " upstream"
-		p.cmd, address, err = r.spawn(ctx, "-role=stock", "-target="+r.upstream, "-ca="+r.ca, fmt.Sprintf("-h1=%v", h1))
-		p.base = "http://" + address
-	case "warmwire", "warmwire-h1":
-		err = r.startWarmwire(ctx, p, address, s, name == "warmwire-h1")
-	case "nginx":
-		err = r.startNginx(ctx, p, address)
-	case "haproxy":
-		err = r.startHAProxy(ctx, p, address)
-	default:
-		return nil, fmt.Errorf("unknown peer %q", name)
+	p := &peer{spec: sp, base: "http://" + address}
+	switch {
+	case sp.start == nil && sp.kind == reverse:
+		p.base = "https://" + r.upstream
+	case sp.kind == forward:
+		p.base = "http://" + r.plain
 	}
-	return p, err
+	if sp.start == nil {
+		return p, nil
+	}
+	if sp.kind == forward {
+		p.via = &url.URL{Scheme: "http", Host: address}
+	}
+	if err := sp.start(r, ctx, p, address); err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
-func (r *rack) startWarmwire(ctx context.Context, p *peer, address string, s settings, h1 bool) error {
-	protocols := "[h2, http/1.1]"
-	p.note = "HTTP/2 upstream"
-	if h1 {
-		protocols, p.note = "[http/1.1]", "HTTP/1.1 upstream"
-	}
-	file := filepath.Join(r.dir, p.name+".yaml")
-	text := fmt.Sprintf("listen: {address: %s}\nadmin: {address: none}\nstate_dir: %s\nlog: {level: warn}\nupstreams:\n"+
-		"  bench: {url: 'https://%s', dialect: openai, protocols: %s, tls: {ca_file: %s}}\n", address, r.dir, r.upstream, protocols, r.ca)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		return err
-	}
-	binary, err := filepath.Abs(s.warmwire)
+// versionOf asks a program for its version and keeps the number.
+func versionOf(ctx context.Context, binary string, args ...string) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, binary, args...).CombinedOutput()
 	if err != nil {
-		return err
+		return "of unknown version"
 	}
-	p.base += "/bench"
-	p.cmd, err = r.start(ctx, address, binary, "run", "-c", file)
-	return err
+	return versionIn(string(out))
 }
 
-func (r *rack) startNginx(ctx context.Context, p *peer, address string) error {
-	binary, err := find("nginx")
-	if err != nil {
-		return err
+// versionIn finds the version in what a program prints about itself.
+func versionIn(text string) string {
+	if own, ok := strings.CutPrefix(text, "warmwire "); ok { // a tag, a commit, or devel
+		own, _, _ = strings.Cut(own, " ")
+		return strings.TrimPrefix(own, "v")
 	}
-	file := filepath.Join(r.dir, "nginx.conf")
-	text := fmt.Sprintf(`daemon off; master_process off; pid %[1]s/nginx.pid; error_log %[1]s/nginx-error.log;
-worker_rlimit_nofile 20000;
-events { worker_connections 10000; }
-http {
-  access_log off; client_body_temp_path %[1]s/nginx-body; proxy_temp_path %[1]s/nginx-proxy;
-  fastcgi_temp_path %[1]s/nginx-f; uwsgi_temp_path %[1]s/nginx-u; scgi_temp_path %[1]s/nginx-s;
-  upstream api { server %[2]s; keepalive 512; keepalive_requests 1000000; }
-  server {
-    listen %[3]s; keepalive_requests 1000000;
-    location / {
-      proxy_pass https://api; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host %[2]s;
-      proxy_buffering off; proxy_request_buffering off; proxy_ssl_session_reuse on;
-      proxy_ssl_verify on; proxy_ssl_trusted_certificate %[4]s; proxy_ssl_name localhost; proxy_read_timeout 600s;
-    }
-  }
-}
-`, r.dir, r.upstream, address, r.ca)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		return err
+	number := regexp.MustCompile(`\d+\.\d+(\.\d+)?[0-9A-Za-z.+~-]*`)
+	if v := number.FindString(text); v != "" {
+		return v
 	}
-	p.note = "proxy_buffering off, keepalive, HTTP/1.1 upstream"
-	p.cmd, err = r.start(ctx, address, binary, "-c", file, "-e", filepath.Join(r.dir, "nginx-early.log"))
-	return err
+	return "of unknown version"
 }
 
-func (r *rack) startHAProxy(ctx context.Context, p *peer, address string) error {
-	binary, err := find("haproxy")
-	if err != nil {
-		return err
+// chosen are the specs that -only names, and what they are compared with.
+func chosen(only string) ([]spec, error) {
+	all := specs()
+	if only == "" {
+		return all, nil
 	}
-	file := filepath.Join(r.dir, "haproxy.cfg")
-	text := fmt.Sprintf(`global
-  maxconn 8000
-  nbthread 1
-defaults
-  mode http
-  timeout connect 5s
-  timeout client 600s
-  timeout server 600s
-  option http-no-delay
-frontend in
-  bind %s
-  default_backend api
-backend api
-  http-reuse always
-  server api %s ssl verify required ca-file %s verifyhost localhost sni str(localhost) alpn h2,http/1.1
-`, address, r.upstream, r.ca)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		return err
+	names := strings.Split(only, ",")
+	for _, name := range names {
+		if !slices.ContainsFunc(all, func(sp spec) bool { return sp.name == name }) {
+			return nil, fmt.Errorf("unknown peer %q", name)
+		}
 	}
-	p.note = "http-reuse always, HTTP/2 upstream"
-	p.cmd, err = r.start(ctx, address, binary, "-f", file, "-db")
-	return err
+	var out []spec
+	for _, sp := range all {
+		direct, _ := sp.kind.reference()
+		needed := sp.name == direct && slices.ContainsFunc(all, func(o spec) bool {
+			return o.kind == sp.kind && slices.Contains(names, o.name)
+		})
+		if needed || slices.Contains(names, sp.name) {
+			out = append(out, sp)
+		}
+	}
+	return out, nil
 }

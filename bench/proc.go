@@ -8,10 +8,23 @@ import (
 	"os"
 	"strconv"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // clockTick is USER_HZ, which Linux fixes at 100 for what it shows to programs.
 const clockTick = 10 * time.Millisecond
+
+// monotonic is the machine's monotonic clock in ns, the same in every process:
+// a stamp by one of them can be subtracted by another, and no correction of the
+// wall clock comes in between.
+func monotonic() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic("bench: internal error: no monotonic clock: " + err.Error())
+	}
+	return ts.Nano()
+}
 
 // cpuTime is what a process has used, user and system (proc(5), stat fields 14
 // and 15).

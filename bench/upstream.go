@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -20,43 +21,102 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
-// runUpstream serves the API that is measured through: POST /v1/call answers
-// 1 KiB at once; POST /v1/stream?rate=N&for=D sends stamped tokens; POST
-// /v1/hold sends a head and then nothing. It writes its certificate to caFile.
-func runUpstream(ctx context.Context, listen, caFile string) error {
+// answerBytes is what a slow reader asks for.
+const answerBytes = 20 << 20 // 20 MiB
+
+// An upstream is the API that is measured through, the same over TLS and plain:
+// POST /v1/call answers 1 KiB at once; /v1/stream?rate=N&for=D sends stamped
+// tokens; /v1/hold sends a head and then nothing; /v1/big sends 20 MiB as fast
+// as they are taken, and GET /v1/taken says how many bytes of those were taken
+// since it was last asked, and how many such answers are open.
+type upstream struct {
+	taken, open atomic.Int64
+}
+
+// runUpstream prints the addresses of its TLS and its plain listener, and
+// writes its certificate to caFile.
+func runUpstream(ctx context.Context, caFile string) error {
 	cert, err := selfSigned(caFile)
 	if err != nil {
 		return err
 	}
-	ln, err := net.Listen("tcp", listen)
-	if err != nil {
-		return err
-	}
+	u := new(upstream)
 	mux := http.NewServeMux()
 	answer := make([]byte, 1<<10)
-	mux.HandleFunc("/v1/call", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("POST /v1/call", func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(answer)
 	})
-	mux.HandleFunc("/v1/stream", serveTokens)
-	mux.HandleFunc("/v1/hold", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("POST /v1/stream", serveTokens)
+	mux.HandleFunc("POST /v1/hold", func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		w.Header().Set("Content-Type", "text/event-stream")
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	})
-	srv := &http.Server{Handler: mux, TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}},
+	mux.HandleFunc("POST /v1/big", u.serveBig)
+	mux.HandleFunc("GET /v1/taken", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, "%d %d", u.taken.Swap(0), u.open.Load())
+	})
+	secure, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	overTLS := &http.Server{Handler: mux, TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}},
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000}}
-	context.AfterFunc(ctx, func() { _ = srv.Close() })
-	fmt.Println(ln.Addr())
-	if err := srv.ServeTLS(ln, "", ""); err != http.ErrServerClosed {
+	bare := &http.Server{Handler: mux}
+	context.AfterFunc(ctx, func() { _ = errors.Join(overTLS.Close(), bare.Close()) })
+	fmt.Println(secure.Addr(), plain.Addr())
+	var group errgroup.Group
+	group.Go(func() error { return overTLS.ServeTLS(narrow{secure}, "", "") })
+	group.Go(func() error { return bare.Serve(narrow{plain}) })
+	if err := group.Wait(); err != http.ErrServerClosed {
 		return err
 	}
 	return nil
+}
+
+// kernelBuffer is the size of the socket buffers at both ends of the way: with
+// the kernel's own, which grow to megabytes, nobody could see what a proxy in
+// the middle holds.
+const kernelBuffer = 64 << 10
+
+// narrow is a listener whose connections have small send buffers.
+type narrow struct{ net.Listener }
+
+func (l narrow) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		err = c.(*net.TCPConn).SetWriteBuffer(kernelBuffer)
+	}
+	return c, err
+}
+
+func (u *upstream) serveBig(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	u.open.Add(1)
+	defer u.open.Add(-1)
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.Itoa(answerBytes))
+	piece := make([]byte, 16<<10)
+	for sent := 0; sent < answerBytes; sent += len(piece) {
+		n, err := w.Write(piece)
+		u.taken.Add(int64(n))
+		if err != nil {
+			return
+		}
+	}
 }
 
 // serveTokens writes events of 120 bytes, each with the time at which it was
@@ -87,7 +147,7 @@ func serveTokens(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		buf = append(buf[:0], "data: {\"t\":"...)
-		buf = strconv.AppendInt(buf, time.Now().UnixNano(), 10)
+		buf = strconv.AppendInt(buf, monotonic(), 10)
 		buf = append(buf, `,"p":"`...)
 		buf = append(append(buf, pad...), "\"}\n\n"...)
 		if _, err := w.Write(buf); err != nil {
@@ -120,20 +180,25 @@ func selfSigned(caFile string) (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
 
-// runStock is the proxy that a Go programmer writes in five minutes.
-func runStock(ctx context.Context, listen, target, caFile string, h1 bool) error {
+// runStock is the proxy that a Go programmer writes in five minutes; without a
+// target it forwards to whatever absolute URL it is asked for.
+func runStock(ctx context.Context, target, caFile string, h1 bool) error {
 	ca, err := os.ReadFile(caFile)
 	if err != nil {
 		return err
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(ca)
-	u, err := url.Parse("https://" + target)
-	if err != nil {
-		return err
+	rewrite := func(*httputil.ProxyRequest) {}
+	if target != "" {
+		u, err := url.Parse("https://" + target)
+		if err != nil {
+			return err
+		}
+		rewrite = func(r *httputil.ProxyRequest) { r.SetURL(u) }
 	}
 	proxy := &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(u) },
+		Rewrite:       rewrite,
 		FlushInterval: -1,
 		Transport: &http.Transport{
 			TLSClientConfig:     &tls.Config{RootCAs: pool},
@@ -141,7 +206,7 @@ func runStock(ctx context.Context, listen, target, caFile string, h1 bool) error
 			MaxIdleConnsPerHost: 1000,
 		},
 	}
-	ln, err := net.Listen("tcp", listen)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
