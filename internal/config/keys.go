@@ -76,6 +76,7 @@ var upstreamKeys = []key{
 	{path: "timeouts.first_token", kind: kDuration, def: "0s", doc: "Request to the first token of a stream."},
 	{path: "timeouts.idle", kind: kDuration, def: "15m", doc: "Silence inside an answer."},
 	{path: "timeouts.total", kind: kDuration, def: "0s", doc: "Request to the end of the answer. Cuts healthy streams: leave it at none unless you mean that."},
+	{path: "congestion_control", kind: kText, doc: "TCP congestion control of connections to it, such as bbr, where the kernel has it. Default: the system's. Linux only."},
 	{path: "error_event", kind: kBool, def: "false", doc: "Give a cut stream an error event of its dialect before it is cut."},
 	{path: "tls.ca_file", kind: kText, doc: "PEM file of further CAs, added to the system's."},
 	{path: "tls.client_cert", kind: kText, doc: "PEM file of our certificate."},

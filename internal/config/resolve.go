@@ -93,7 +93,7 @@ func (p *parser) resolveUpstream(name string) (Upstream, bool) {
 	}
 	u := Upstream{
 		Name: name, Builtin: !slices.Contains(p.named, name), Protocols: val("protocols").list, Headers: val("headers.set").dict,
-		ErrorEvent: val("error_event").text == "true", Dialect: val("dialect").text,
+		ErrorEvent: val("error_event").text == "true", Dialect: val("dialect").text, CongestionControl: val("congestion_control").text,
 		Timeouts: p.timeouts(name),
 		TLS:      TLS{val("tls.ca_file").text, val("tls.client_cert").text, val("tls.client_key").text, val("tls.min_version").text},
 	}

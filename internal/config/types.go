@@ -52,15 +52,16 @@ func (a Admin) Enabled() bool { return a.Address != "" && a.Address != "none" }
 // An Upstream is one model API, resolved: its own keys over defaults over what is
 // built in.
 type Upstream struct {
-	Name       string
-	URL        *url.URL
-	Dialect    string // openai, anthropic, gemini or none
-	Protocols  []string
-	Headers    map[string]string
-	Timeouts   Timeouts
-	ErrorEvent bool
-	TLS        TLS
-	Builtin    bool // not named in the file
+	Name              string
+	URL               *url.URL
+	CongestionControl string // "" = the system's
+	Dialect           string // openai, anthropic, gemini or none
+	Protocols         []string
+	Headers           map[string]string
+	Timeouts          Timeouts
+	ErrorEvent        bool
+	TLS               TLS
+	Builtin           bool // not named in the file
 }
 
 // Timeouts are the limits of one request by phase; 0 = none.

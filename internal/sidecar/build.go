@@ -72,7 +72,7 @@ func (s *Sidecar) buildForward(cfg *config.Config, t *ingress.Table, ups map[str
 	limits := cfg.DefaultTimeouts
 	b := old
 	made := fmt.Sprintf("%+v %q %q", limits, cfg.ParentProxy, cfg.NoProxy)
-	dialer := s.dialer(time.Duration(limits.Connect), pick)
+	dialer := s.dialer(time.Duration(limits.Connect), "", pick)
 	if b == nil || b.made != made {
 		tr, err := transport.New(dialer, transport.Config{
 			TLSHandshake: time.Duration(limits.TLSHandshake), RequestWrite: time.Duration(limits.RequestWrite),
@@ -100,7 +100,7 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 	}
 	limits := u.Timeouts
 	limits.FirstToken, limits.Idle, limits.Total = 0, 0, 0 // not the transport's
-	made := fmt.Sprintf("%s %v %+v %+v %q %q", u.URL, u.Protocols, limits, u.TLS, cfg.ParentProxy, cfg.NoProxy)
+	made := fmt.Sprintf("%s %v %+v %+v %q %q %q", u.URL, u.Protocols, limits, u.TLS, u.CongestionControl, cfg.ParentProxy, cfg.NoProxy)
 	for _, f := range files {
 		made += fmt.Sprintf(" %x", sha256.Sum256(f))
 	}
@@ -131,7 +131,7 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 		}
 		tc.ClientCert = &pair
 	}
-	tr, err := transport.New(s.dialer(time.Duration(limits.Connect), pick), tc)
+	tr, err := transport.New(s.dialer(time.Duration(limits.Connect), u.CongestionControl, pick), tc)
 	if err != nil {
 		return nil, fmt.Errorf("tls.ca_file: %w", err)
 	}
@@ -187,8 +187,8 @@ func parentPicker(cfg *config.Config) (picker, error) {
 
 // dialer opens connections for one upstream, through the parent proxy where one
 // applies.
-func (s *Sidecar) dialer(limit time.Duration, pick picker) transport.DialFunc {
-	d := dial.New(dial.Config{Timeout: limit, Deny: s.targets.deny})
+func (s *Sidecar) dialer(limit time.Duration, congestion string, pick picker) transport.DialFunc {
+	d := dial.New(dial.Config{Timeout: limit, Deny: s.targets.deny, Memory: &s.hosts, Congestion: congestion})
 	return transport.ThroughParent(d.DialContext, pick, limit, s.targets.denyHost)
 }
 

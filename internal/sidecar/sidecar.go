@@ -19,6 +19,7 @@ import (
 	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/internal/ingress"
 	"github.com/warmwire/warmwire/internal/metrics"
+	"github.com/warmwire/warmwire/transport/dial"
 )
 
 // Options are what the program adds to the configuration.
@@ -44,6 +45,7 @@ type Sidecar struct {
 	admin     *http.Server // nil: off
 	adminLn   net.Listener
 	targets   *targets
+	hosts     dial.Memory // how their addresses did
 
 	draining atomic.Bool
 	quit     chan struct{} // closed by the admin's quit

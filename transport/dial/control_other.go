@@ -4,7 +4,17 @@
 
 package dial
 
-import "syscall"
+import (
+	"errors"
+	"syscall"
+)
 
 // control has nothing to set outside Linux.
-func control(_, _ string, _ syscall.RawConn) error { return nil }
+func control(congestion string) func(_, _ string, _ syscall.RawConn) error {
+	return func(_, _ string, _ syscall.RawConn) error {
+		if congestion != "" {
+			return errors.New("congestion control can be chosen on Linux only")
+		}
+		return nil
+	}
+}

@@ -14,9 +14,6 @@ import (
 	"time"
 )
 
-// stagger is the Connection Attempt Delay of RFC 8305 §5, its recommended value.
-const stagger = 250 * time.Millisecond
-
 // Config is plain data and policy. The zero value is the default.
 type Config struct {
 	Timeout time.Duration // of the lookup and all addresses together; 0 = 5 s
@@ -24,6 +21,11 @@ type Config struct {
 	Deny func(netip.AddrPort) error
 	// Resolve looks a name up; nil = Go's resolver.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+	// Memory is shared by dialers that meet the same hosts; nil = one of its own.
+	Memory *Memory
+	// Congestion names the congestion control of the connections, as in bbr;
+	// "" = the system's. Linux only; one that the kernel does not have is an error.
+	Congestion string
 }
 
 // A Dialer opens TCP connections.
@@ -40,8 +42,11 @@ func New(cfg Config) *Dialer {
 	if cfg.Resolve == nil {
 		cfg.Resolve = resolve
 	}
+	if cfg.Memory == nil {
+		cfg.Memory = new(Memory)
+	}
 	tcp := net.Dialer{
-		Control:         control,
+		Control:         control(cfg.Congestion),
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 6},
 	}
 	return &Dialer{cfg: cfg, open: tcp.DialContext}
@@ -81,7 +86,7 @@ func (d *Dialer) DialContext(ctx context.Context, _, addr string) (net.Conn, err
 		}
 		return nil, dnsError(addr, err)
 	}
-	conn, err := d.race(limited, interleave(addrs), uint16(port))
+	conn, err := d.race(limited, host, addrs, uint16(port))
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -124,8 +129,7 @@ func (withoutTrace) Value(any) any { return nil }
 func interleave(addrs []netip.Addr) []netip.Addr {
 	var a, b []netip.Addr
 	for _, x := range addrs {
-		x = x.Unmap()
-		if x.Is4() == addrs[0].Unmap().Is4() {
+		if x.Is4() == addrs[0].Is4() {
 			a = append(a, x)
 		} else {
 			b = append(b, x)
@@ -149,15 +153,18 @@ type deniedError struct{ err error }
 func (e *deniedError) Error() string { return e.err.Error() }
 
 type attempt struct {
+	addr netip.Addr
+	took time.Duration
 	conn net.Conn
 	err  error
 }
 
-// race starts an attempt every stagger, and at once when one fails. The first
-// connection wins; the others are closed.
-func (d *Dialer) race(ctx context.Context, addrs []netip.Addr, port uint16) (net.Conn, error) {
-	ctx, cancel := context.WithCancel(ctx)
+// race tries the addresses in the order of the memory, one every stagger, and the
+// next at once when one fails. The first connection wins; the others are closed.
+func (d *Dialer) race(parent context.Context, host string, addrs []netip.Addr, port uint16) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
+	addrs, wait := d.cfg.Memory.order(host, addrs)
 	results := make(chan attempt, len(addrs))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -183,14 +190,19 @@ func (d *Dialer) race(ctx context.Context, addrs []netip.Addr, port uint16) (net
 			ap := netip.AddrPortFrom(addrs[started], port)
 			started++
 			go func() {
+				begun := time.Now()
 				c, err := d.one(ctx, ap)
-				results <- attempt{c, err}
+				results <- attempt{ap.Addr(), time.Since(begun), c, err}
 			}()
-			timer.Reset(stagger)
+			timer.Reset(wait)
 		case a := <-results:
 			ended++
 			if a.err == nil {
+				d.cfg.Memory.connected(host, a.addr, a.took)
 				return a.conn, nil
+			}
+			if parent.Err() == nil { // else it had no chance
+				d.cfg.Memory.Failed(host, a.addr)
 			}
 			failed = worse(failed, a.err)
 			timer.Reset(0)

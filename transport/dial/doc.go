@@ -6,6 +6,9 @@
 // It refuses nothing by itself; a policy that must look at addresses, not names,
 // is given to it and asked right before each address is dialled.
 //
-// A [Dialer] starts nothing and keeps no state between dials; its method is safe
-// for concurrent use. The httptrace hooks of the context are called.
+// A [Dialer] starts nothing; its method is safe for concurrent use. Between dials
+// it keeps a [Memory], bounded: which address of a host won, which ones failed,
+// and how long connecting takes. The httptrace hooks of the context are called.
+//
+// [ReadInfo] reads the kernel's view of a path: round trips, losses, backoff.
 package dial

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dial
+
+import "time"
+
+// Info is the kernel's view of the path of one connection.
+type Info struct {
+	RTT, RTTVar  time.Duration // smoothed round trip and its variation (RFC 6298)
+	MinRTT       time.Duration
+	RTO          time.Duration // present retransmission time-out
+	Retransmits  uint32        // segments, since the connection began
+	Backoffs     uint8         // time-outs in a row that were not answered
+	Lost         uint32        // segments taken for lost now
+	Unacked      uint32        // segments on their way
+	DeliveryRate uint64        // bytes a second, lately
+	LastHeard    time.Duration // since the last data or acknowledgement came
+}

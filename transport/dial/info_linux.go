@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dial
+
+import (
+	"net"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ReadInfo reads what the kernel knows of the path of a connection: TCP_INFO. ok
+// is false where there is none, as for a connection that is not TCP, or closed. A
+// wrapped connection is found by NetConn.
+func ReadInfo(c net.Conn) (info Info, ok bool) {
+	raw, ok := rawOf(c)
+	if !ok {
+		return Info{}, false
+	}
+	var ti *unix.TCPInfo
+	var err error
+	if cerr := raw.Control(func(fd uintptr) {
+		ti, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	}); cerr != nil || err != nil {
+		return Info{}, false
+	}
+	micro := func(v uint32) time.Duration { return time.Duration(v) * time.Microsecond }
+	return Info{
+		RTT: micro(ti.Rtt), RTTVar: micro(ti.Rttvar), MinRTT: micro(ti.Min_rtt), RTO: micro(ti.Rto),
+		Retransmits: ti.Total_retrans, Backoffs: ti.Backoff, Lost: ti.Lost, Unacked: ti.Unacked,
+		DeliveryRate: ti.Delivery_rate, LastHeard: time.Duration(min(ti.Last_data_recv, ti.Last_ack_recv)) * time.Millisecond,
+	}, true
+}
+
+func rawOf(c net.Conn) (syscall.RawConn, bool) {
+	for {
+		if sc, ok := c.(syscall.Conn); ok {
+			raw, err := sc.SyscallConn()
+			return raw, err == nil
+		}
+		w, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return nil, false
+		}
+		c = w.NetConn()
+	}
+}

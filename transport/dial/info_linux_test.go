@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dial
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// accepted returns both ends of a connection that d opened on loopback.
+func accepted(t *testing.T, d *Dialer) (ours, theirs net.Conn, err error) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	ours, err = d.DialContext(t.Context(), "tcp", ln.Addr().String())
+	if err != nil {
+		return nil, nil, err
+	}
+	t.Cleanup(func() { _ = ours.Close() })
+	theirs, err = ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = theirs.Close() })
+	return ours, theirs, nil
+}
+
+func TestReadInfo(t *testing.T) {
+	ours, theirs, err := accepted(t, New(Config{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ours.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(theirs, make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]net.Conn{"TCP": ours, "TLS over it": tls.Client(ours, &tls.Config{ServerName: "x"})} {
+		info, ok := ReadInfo(c)
+		if !ok || info.RTT <= 0 || info.RTO <= 0 {
+			t.Errorf("%s: %+v, %v", name, info, ok)
+		}
+	}
+	a, b := net.Pipe()
+	defer func() { _ = errors.Join(a.Close(), b.Close()) }()
+	if _, ok := ReadInfo(a); ok {
+		t.Error("a pipe has TCP_INFO")
+	}
+	_ = ours.Close()
+	if _, ok := ReadInfo(ours); ok {
+		t.Error("a closed connection has TCP_INFO")
+	}
+}
+
+func TestSocketOptions(t *testing.T) {
+	ours, _, err := accepted(t, New(Config{Congestion: "reno"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := ours.(syscall.Conn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var timeout, lowat, nodelay int
+	var congestion string
+	var errs [4]error
+	if err := raw.Control(func(fd uintptr) {
+		timeout, errs[0] = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
+		lowat, errs[1] = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT)
+		nodelay, errs[2] = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NODELAY)
+		congestion, errs[3] = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatal(err)
+	}
+	if timeout != userTimeout || lowat != notSentLowat || nodelay == 0 || strings.TrimRight(congestion, "\x00") != "reno" {
+		t.Errorf("user timeout %d, not sent %d, no delay %d, congestion control %q", timeout, lowat, nodelay, congestion)
+	}
+}
+
+func TestUnknownCongestionControlIsAnError(t *testing.T) {
+	_, _, err := accepted(t, New(Config{Congestion: "fastest"}))
+	var e *Error
+	if !errors.As(err, &e) || !strings.Contains(err.Error(), `congestion control "fastest"`) {
+		t.Errorf("%v", err)
+	}
+}
