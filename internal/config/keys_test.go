@@ -99,6 +99,7 @@ upstreams:
     protocols: [http/1.1]
     headers: {set: {X: s3cret}}
     timeouts: {connect: 2s, tls_handshake: 2s, request_write: 2s, response_header: 12m, first_token: 2s, idle: 2m, total: 2h}
+    congestion_control: bbr
     error_event: true
     tls: {ca_file: %[1]q, client_cert: %[1]q, client_key: %[1]q, min_version: 1.3}
   ollama: {disabled: true}
