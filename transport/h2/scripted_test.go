@@ -64,6 +64,9 @@ func bubble(t *testing.T, cfg Config, delay time.Duration, settings []http2.Sett
 	})
 }
 
+// pass lets time pass on the bubble's clock.
+func (s *script) pass(d time.Duration) { <-time.NewTimer(d).C }
+
 // common are settings of an ordinary peer.
 func common(more ...http2.Setting) []http2.Setting {
 	return append([]http2.Setting{{ID: http2.SettingMaxConcurrentStreams, Val: 100}}, more...)

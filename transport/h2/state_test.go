@@ -45,7 +45,7 @@ func TestGoAwayByTheBook(t *testing.T) {
 				t.Errorf("above the last id: %v", err)
 			}
 		}
-		time.Sleep(6 * time.Second)
+		s.pass(6 * time.Second)
 		for i, c := range calls[:2] {
 			s.fields(uint32(2*i+1), true, ":status: 200")
 			if resp, err := c.wait(); err != nil || resp.StatusCode != 200 {
@@ -176,7 +176,7 @@ func TestCancelIsImmediate(t *testing.T) {
 					s.data(id, false, "token")
 					resp, _ = call.wait()
 				}
-				time.Sleep(time.Second)
+				s.pass(time.Second)
 				now := time.Now()
 				tt.leave(func() { cancel(cause) }, resp)
 				r := want[*http2.RSTStreamFrame](s)
@@ -349,7 +349,7 @@ func TestPing(t *testing.T) {
 		}
 		held, _ := s.open()
 		s.do(s.fr.WriteGoAway(1, http2.ErrCodeEnhanceYourCalm, []byte("too_many_pings")))
-		time.Sleep(time.Second)
+		s.pass(time.Second)
 		if _, err := s.c.Ping(s.t.Context()); !errors.Is(err, ErrPingRefused) {
 			t.Errorf("after ENHANCE_YOUR_CALM: %v", err)
 		}

@@ -5,6 +5,7 @@ package h2
 import (
 	"encoding/binary"
 	"net/http/httptrace"
+	"runtime"
 	"sync"
 	"time"
 
@@ -31,6 +32,7 @@ type output struct {
 	round   int       // bytes of DATA in the next write
 	wake    sync.Cond // on Conn.mu; the writer waits
 	notify  bool      // a stream ended: the writer tells the owner
+	drained int       // the most urgent class of which a body was taken whole and is read on now
 }
 
 // A mark is a place in the output that a request wants to know of.
@@ -44,6 +46,17 @@ type mark struct {
 func (o *output) Write(p []byte) (int, error) {
 	o.buf = append(o.buf, p...)
 	return len(p), nil
+}
+
+// yieldLocked lets the bodies of a more urgent class, of which the last write took
+// all there was, be read on before a less urgent one goes.
+func (o *output) yieldLocked(c *Conn) {
+	if pick := c.uploads.pick(); pick > o.drained {
+		o.drained = int(classes)
+		c.mu.Unlock()
+		runtime.Gosched()
+		c.mu.Lock()
+	}
 }
 
 func (o *output) clear() {
@@ -64,6 +77,7 @@ func (c *Conn) write() {
 		if c.dead {
 			break
 		}
+		c.out.yieldLocked(c)
 		data := c.takeDataLocked(c.out.round)
 		buf, marks := c.out.swap()
 		if len(buf) == 0 {
@@ -166,14 +180,20 @@ func (s *stream) wroteRequest(err error) {
 }
 
 // takeDataLocked moves up to budget bytes of uploads into the output, most
-// urgent first, and returns how many.
+// urgent first, and returns how many. They are of one class: while they are
+// written, the bodies of that class are read on, and are not overtaken by another
+// for having been empty for a moment.
 func (c *Conn) takeDataLocked(budget int) int {
 	total := 0
+	class := -1
+	c.out.drained = int(classes)
 	for budget > 0 && c.sendWindow > 0 {
-		s := c.uploads.next()
-		if s == nil {
+		pick := c.uploads.pick()
+		if pick < 0 || (total > 0 && pick != class) {
 			break
 		}
+		class = pick
+		s := c.uploads.next(pick)
 		if s.gone || !s.offered {
 			continue
 		}
@@ -192,6 +212,9 @@ func (c *Conn) takeDataLocked(budget int) int {
 		if len(s.body) == 0 {
 			s.offered = false
 			s.taken.Signal()
+			if !s.bodyEnd {
+				c.out.drained = min(c.out.drained, class)
+			}
 		} else if s.sendWindow > 0 {
 			c.uploads.add(s)
 		}
@@ -289,20 +312,21 @@ func (q *scheduler) add(s *stream) {
 	}
 }
 
-func (q *scheduler) next() *stream {
+// pick is the class whose turn it is, -1 if nothing waits.
+func (q *scheduler) pick() int {
 	pick := -1
 	for i := range q.queues {
 		if q.queues[i].empty() {
 			q.skipped[i] = 0
-			continue
-		}
-		if pick < 0 || q.skipped[i] >= patience {
+		} else if pick < 0 || q.skipped[i] >= patience {
 			pick = i
 		}
 	}
-	if pick < 0 {
-		return nil
-	}
+	return pick
+}
+
+// next takes the stream whose turn it is in the class that pick named.
+func (q *scheduler) next(pick int) *stream {
 	for i := range q.queues {
 		if i != pick && !q.queues[i].empty() {
 			q.skipped[i]++
