@@ -67,7 +67,7 @@ lab-full: build ## the same for as long as the statistics need, an hour; the tab
 	sed -i '/^<!-- begin tables -->$$/,/^<!-- end tables -->$$/{//!d}' docs/lab.md
 	sed -i '/^<!-- begin tables -->$$/r out/lab.md' docs/lab.md
 
-bench: build ## against a stock reverse proxy, nginx and haproxy; ratios; about four minutes
+bench: build ## beside the stock proxy, nginx, haproxy, caddy, squid, tinyproxy; ratios; about ten minutes
 	$(GO) build -trimpath -o bin/bench ./bench
 	bin/bench -warmwire bin/warmwire -out docs/benchmarks.md
 

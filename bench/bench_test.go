@@ -4,9 +4,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,19 +15,29 @@ import (
 	"github.com/warmwire/warmwire/internal/testenv"
 )
 
+// TestMain lets this binary be the processes that the bench starts of itself.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "-role=") {
+		main()
+		return
+	}
+	// Under the race detector each of them would take a second to exit.
+	if err := os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
 // TestShortRun shows that the harness works from end to end, with a proxy of
 // each kind and without any program but the bench; its figures are noise.
 func TestShortRun(t *testing.T) {
-	bin, err := testenv.Build("..", "bench")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(filepath.Dir(bin))
+	t.Parallel()
 	dir := t.TempDir()
 	markdown, absolute := filepath.Join(dir, "table.md"), filepath.Join(dir, "all.json")
-	out, err := exec.Command(bin, "-short", "-only", "stock,stock-forward", "-out", markdown, "-json", absolute).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	s := settings{only: "stock,stock-forward", out: markdown, json: absolute}
+	s.size(true)
+	if err := run(t.Context(), s); err != nil {
+		t.Fatal(err)
 	}
 	table, err := os.ReadFile(markdown)
 	if err != nil {
@@ -64,6 +74,51 @@ func TestShortRun(t *testing.T) {
 				t.Errorf("%s: read %v bytes ahead, want some, and less than the whole answer", p.Peer, m.Ahead)
 			}
 		}
+	}
+}
+
+// TestEveryPeerRelays: each configuration is one that the program takes, and
+// calls and streams come through it whole.
+func TestEveryPeerRelays(t *testing.T) {
+	t.Parallel()
+	warmwire, err := testenv.Build("..", "cmd/warmwire")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(filepath.Dir(warmwire))
+	s := settings{warmwire: warmwire, streams: 2, rate: 50, tokens: 100 * time.Millisecond}
+	ctx := t.Context()
+	r, cleanup, err := newRack(ctx, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cleanup()
+	ca, err := os.ReadFile(r.ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sp := range specs() {
+		t.Run(sp.name, func(t *testing.T) {
+			p, err := r.start(ctx, sp)
+			if errors.Is(err, errMissing) {
+				t.Skipf("%v: apt-get install %s", err, sp.debian)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.stop()
+			if p.cmd != nil && !strings.ContainsAny(p.version, "0123456789") && p.version != "devel" {
+				t.Errorf("version %q, want a number", p.version)
+			}
+			c := p.client(ca)
+			defer c.close()
+			if err := c.calls(ctx, 5, histogram()); err != nil {
+				t.Error(err)
+			}
+			if n, _, err := c.tokens(ctx, s, histogram()); n == 0 || err != nil {
+				t.Errorf("%d tokens, %v; want some", n, err)
+			}
+		})
 	}
 }
 

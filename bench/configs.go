@@ -17,7 +17,7 @@ func specs() []spec {
 		{"control", reverse, "", "no proxy, once more: its distance from 1 is the noise of this run", nil},
 		{"stock", reverse, "", "`httputil.ReverseProxy`, `FlushInterval: -1`, one transport, HTTP/2 upstream", startStock(false)},
 		{"stock-h1", reverse, "", "the same with HTTP/1.1 upstream, 1000 idle connections", startStock(true)},
-		{"nginx", reverse, "nginx", "one process, `proxy_buffering off`, `keepalive 512`, TLS sessions reused, HTTP/1.1 upstream (it has no HTTP/2 there)", startNginx},
+		{"nginx", reverse, "nginx", "one process, `proxy_buffering off`, `keepalive 512`, TLS sessions reused, HTTP/1.1 upstream", startNginx},
 		{"haproxy", reverse, "haproxy", "one thread, `http-reuse always`, HTTP/2 upstream", startHAProxy},
 		{"caddy", reverse, "caddy", "`reverse_proxy`, `flush_interval -1`, HTTP/2 upstream", startCaddy},
 		{"warmwire", reverse, "", "its defaults, HTTP/2 upstream, access log off", startWarmwire("[h2, http/1.1]")},

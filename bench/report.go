@@ -148,11 +148,11 @@ const notes = `
 ## What is not comparable
 
 - The two tables have different upstreams (TLS and plain), clients' ways and references: compare rows of one table only.
-- squid and tinyproxy are forward proxies. An ` + "`https://`" + ` URL is to them a CONNECT tunnel whose bytes they cannot read: the client makes the TLS handshake with the API itself, and they can neither keep a warm connection for it nor speak HTTP/2 upstream. So they are measured where they do relay requests, over plain HTTP, and Warmwire and the stock proxy beside them do the same.
+- squid and tinyproxy are forward proxies. An ` + "`https://`" + ` URL is to them a CONNECT tunnel whose bytes they cannot read: the client makes the TLS handshake with the API itself, so they keep no connection warm for it, see no request in it and bound no slow reader but by the tunnel's buffer. (squid can open such a tunnel with ` + "`ssl_bump`" + `, which Debian builds into another package; tinyproxy cannot.) Neither speaks HTTP/2. So they are measured where they do relay requests, over plain HTTP, and Warmwire and the stock proxy beside them do the same.
 - tinyproxy keeps no connection, neither the client's nor the server's: each request pays for two TCP connections, which is what its TTFT and requests/s show. Once a stream runs it copies bytes.
 - squid by default opens a new server connection for each POST, since a reused one may turn out closed; the setting that allows reuse is on here, to its favour.
 - nginx and haproxy run with one process and one thread, squid and tinyproxy are built that way (tinyproxy with a thread a connection), the Go programs use as many cores as they like (Warmwire two).
-- nginx and tinyproxy reach the upstream with HTTP/1.1 or older: an idle stream costs them a connection, and a slow reader stops a connection of its own. With HTTP/2 upstream many streams share one.
+- nginx, squid and tinyproxy reach the upstream with HTTP/1.1 or older: an idle stream costs them a connection, and a slow reader stops a connection of its own. With HTTP/2 upstream many streams share one.
 - Loopback has no distance. What Warmwire is for (warm connections over far and lossy ways) gains nothing here; this page is about what it costs.
 `
 
