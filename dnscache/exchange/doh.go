@@ -44,10 +44,39 @@ type line struct {
 	own   *http.Transport // nil with the caller's RoundTripper
 	heard atomic.Uint64   // answers
 	users int             // requests; guarded by doh.mu
+	first chan struct{}   // holds a token while a request waits for the first connection
 
 	mu    sync.Mutex // guards the fields below
 	ended bool
+	ready bool // a connection has been given to a request, and not all are closed since
 	conns map[*tracked]struct{}
+}
+
+// enter lets one request alone ask for the first connection, because net/http
+// would dial one for each that comes before there is any. It returns how to let
+// the others go on.
+func (l *line) enter(ctx context.Context) (leave func(), err error) {
+	if l.own == nil || l.isReady() {
+		return func() {}, nil
+	}
+	select {
+	case l.first <- struct{}{}:
+		return sync.OnceFunc(func() { <-l.first }), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (l *line) isReady() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ready
+}
+
+func (l *line) setReady() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ready = true
 }
 
 // A tracked connection leaves the list of its line when it is closed.
@@ -59,6 +88,7 @@ type tracked struct {
 func (t *tracked) Close() error {
 	t.line.mu.Lock()
 	delete(t.line.conns, t)
+	t.line.ready = t.line.ready && len(t.line.conns) > 0
 	t.line.mu.Unlock()
 	return t.Conn.Close()
 }
@@ -77,7 +107,7 @@ func (h *doh) newLine() *line {
 	if h.d.cfg.RoundTripper != nil {
 		return &line{RoundTripper: h.d.cfg.RoundTripper}
 	}
-	l := &line{conns: map[*tracked]struct{}{}}
+	l := &line{first: make(chan struct{}, 1), conns: map[*tracked]struct{}{}}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
@@ -86,7 +116,8 @@ func (h *doh) newLine() *line {
 		Protocols:              protocols,
 		DisableCompression:     true,
 		MaxIdleConnsPerHost:    1,
-		MaxConnsPerHost:        h.d.cfg.MaxInFlight, // for HTTP/1.1; HTTP/2 needs one
+		HTTP2:                  &http.HTTP2Config{StrictMaxConcurrentRequests: true},
+		MaxConnsPerHost:        8, // guess: for HTTP/1.1; HTTP/2 needs one
 		IdleConnTimeout:        h.d.cfg.Idle,
 		MaxResponseHeaderBytes: 64 << 10, // 64 KiB
 	}
@@ -139,7 +170,8 @@ func (h *doh) close() {
 	h.running.Wait()
 }
 
-// take returns the line to use, which is not the given one. The caller leaves it.
+// take returns the line to use, which is not the given one. Whoever it is handed
+// to leaves it.
 func (h *doh) take(not *line) *line {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -162,31 +194,46 @@ func (h *doh) leave(l *line) {
 }
 
 // ask posts or gets q. If a connection that has been used before says nothing,
-// or breaks, a new one is tried: beside it, or after it.
+// or breaks, a new one is tried: beside it, or after it. If the connection is
+// alive and a GET stays open, it is withdrawn and the question posted, because
+// Knot Resolver 5.6 loses requests without a body that arrive together.
 func (h *doh) ask(ctx context.Context, q *query) (reply, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	one := h.start(ctx, nil, q)
+	withdrawable, withdraw := context.WithCancel(ctx)
+	defer withdraw()
+	one := h.start(withdrawable, h.take(nil), q, h.d.spec.Get)
 	first := one.done
+	var two *request
 	var second chan result
-	timer := time.NewTimer(h.d.cfg.Hedge)
-	defer timer.Stop()
+	again := func(not *line) {
+		two = h.start(ctx, h.take(not), q, false)
+		second = two.done
+	}
+	hedge, repeat := time.NewTimer(h.d.cfg.Hedge), time.NewTimer(max(h.d.cfg.Retransmit, h.d.cfg.Hedge))
+	defer hedge.Stop()
+	defer repeat.Stop()
 	for {
 		select {
 		case got := <-first:
 			if !h.worthAgain(ctx, got.err, one) {
 				return got.r, got.err
 			}
-			first = nil
-			if second == nil {
-				second = h.start(ctx, one.line, q).done
+			if first = nil; second == nil {
+				again(one.line)
 			}
-		case <-timer.C:
-			if second == nil && one.silent() {
-				second = h.start(ctx, one.line, q).done
+		case <-hedge.C:
+			if two == nil && one.silent() {
+				again(one.line)
+			}
+		case <-repeat.C:
+			if two == nil && h.d.spec.Get && one.sent.Load() {
+				first = nil
+				withdraw()
+				again(nil)
 			}
 		case got := <-second:
-			if got.err == nil {
+			if got.err == nil && two.line != one.line {
 				one.line.end()
 			}
 			if got.err == nil || first == nil {
@@ -214,6 +261,7 @@ type request struct {
 	heard  uint64      // answers on the line before it
 	done   chan result // has room for the result
 	reused atomic.Bool // it went over a connection that had been used before
+	sent   atomic.Bool // all of it
 }
 
 // silent reports whether the connection may be dead. One that has answered
@@ -222,23 +270,33 @@ func (r *request) silent() bool {
 	return r.line.own != nil && r.reused.Load() && r.line.heard.Load() == r.heard
 }
 
-// start sends q over a line that is not the given one.
-func (h *doh) start(ctx context.Context, not *line, q *query) *request {
-	l := h.take(not)
+// start sends q over a line that the caller has taken.
+func (h *doh) start(ctx context.Context, l *line, q *query, get bool) *request {
 	r := &request{line: l, heard: l.heard.Load(), done: make(chan result, 1)}
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(info httptrace.GotConnInfo) { r.reused.Store(info.Reused) },
-	})
 	h.running.Go(func() {
 		defer h.leave(l)
-		got, err := h.roundTrip(ctx, l, q)
+		leave, err := l.enter(ctx)
+		if err != nil {
+			r.done <- result{err: err}
+			return
+		}
+		defer leave()
+		ctx := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+			GotConn: func(info httptrace.GotConnInfo) {
+				r.reused.Store(info.Reused)
+				l.setReady()
+				leave()
+			},
+			WroteRequest: func(info httptrace.WroteRequestInfo) { r.sent.Store(info.Err == nil) },
+		})
+		got, err := h.roundTrip(l, h.request(ctx, q, get), q)
 		r.done <- result{r: got, err: err}
 	})
 	return r
 }
 
-func (h *doh) roundTrip(ctx context.Context, l *line, q *query) (reply, error) {
-	resp, err := l.RoundTrip(h.request(ctx, q))
+func (h *doh) roundTrip(l *line, req *http.Request, q *query) (reply, error) {
+	resp, err := l.RoundTrip(req)
 	if err != nil {
 		return reply{}, err
 	}
@@ -272,13 +330,13 @@ func (h *doh) roundTrip(ctx context.Context, l *line, q *query) (reply, error) {
 
 // request has no field that tells who asks (RFC 8484 §8.2). The id is zero, so
 // that the same question is the same request for caches (RFC 8484 §4.1).
-func (h *doh) request(ctx context.Context, q *query) *http.Request {
+func (h *doh) request(ctx context.Context, q *query, get bool) *http.Request {
 	u := h.base
 	req := &http.Request{
 		Method: http.MethodPost, URL: &u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{"Accept": {mediaType}, "User-Agent": nil},
 	}
-	if h.d.spec.Get {
+	if get {
 		req.Method = http.MethodGet
 		variable := "dns=" + base64.RawURLEncoding.EncodeToString(q.message)
 		u.RawQuery = strings.TrimPrefix(u.RawQuery+"&"+variable, "&")

@@ -46,7 +46,7 @@ type Config struct {
 	Sessions tls.ClientSessionCache // TLS sessions to resume; nil means none
 
 	Timeout     time.Duration // for one question with all its repetitions; 0 means 5 s
-	Retransmit  time.Duration // silence before a UDP question is sent again; 0 means 1 s
+	Retransmit  time.Duration // silence before a question over UDP, or with GET, is sent again; 0 means 1 s
 	Hedge       time.Duration // silence of a used connection before a new one is tried beside it; 0 means 500 ms
 	Idle        time.Duration // before an unused connection is closed, unless the server says; 0 means 5 min
 	MaxInFlight int           // questions at once; 0 means 100
