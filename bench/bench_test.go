@@ -178,6 +178,25 @@ func TestReportComparesLikeWithLike(t *testing.T) {
 	}
 }
 
+func TestAnUnquietMachineIsSaid(t *testing.T) {
+	control := func(first float64) *bench {
+		one := round{Peer: figures{FirstP50: first, RelayP50: 1, PerSecond: 1}, Direct: figures{FirstP50: 1, RelayP50: 1, PerSecond: 1}}
+		return &bench{results: []*result{{spec: spec{name: "direct"}}, {spec: spec{name: "control"}, rounds: []round{one, one, one}}}}
+	}
+	for name, c := range map[string]struct {
+		b    *bench
+		want string
+	}{
+		"quiet":      {control(1.05), "was quiet"},
+		"busy":       {control(1.2), "TTFT p50 of control is 1.20"},
+		"no control": {&bench{results: []*result{{spec: spec{name: "direct"}}}}, "No control"},
+	} {
+		if got := c.b.quiet(); !strings.Contains(got, c.want) {
+			t.Errorf("%s: got %q, want it to say %q", name, got, c.want)
+		}
+	}
+}
+
 func TestVersionIsTheNumberThatAProgramPrints(t *testing.T) {
 	for printed, want := range map[string]string{
 		"nginx version: nginx/1.22.1\n":                                      "1.22.1",

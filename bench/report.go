@@ -160,9 +160,9 @@ func (b *bench) markdown(out io.Writer, now time.Time, took time.Duration) error
 	var text strings.Builder
 	text.WriteString(intro)
 	fmt.Fprintf(&text, "%s, %s, %s/%s, %d cores, %s; %d rounds: %d calls, %s of closed loop over %d connections, %d streams at %d tokens/s for %s; "+
-		"%d memory rounds with fresh processes: %d idle streams, %d slow readers for %s.\n",
+		"%d memory rounds with fresh processes: %d idle streams, %d slow readers for %s. %s\n",
 		now.Format(time.DateOnly), runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), took.Round(time.Second), b.rounds, b.calls, b.loop,
-		b.conns, b.streams, b.rate, b.tokens, b.memory, b.idle, b.slow, b.slowFor)
+		b.conns, b.streams, b.rate, b.tokens, b.memory, b.idle, b.slow, b.slowFor, b.quiet())
 	for _, k := range []kind{reverse, forward} {
 		if err := b.tables(&text, k); err != nil {
 			return err
@@ -182,6 +182,39 @@ func (b *bench) markdown(out io.Writer, now time.Time, took time.Duration) error
 	text.WriteString(notes)
 	_, err := io.WriteString(out, text.String())
 	return err
+}
+
+// quiet says whether the machine was: the medians of the peers that are no
+// proxies have to be near 1, or nobody's mean much.
+func (b *bench) quiet() string {
+	const least, most = 0.9, 1.1
+	var off []string
+	seen := false
+	for _, r := range b.results {
+		if r.spec.start != nil || len(r.rounds) == 0 {
+			continue
+		}
+		seen = true
+		for _, column := range []struct {
+			name   string
+			figure func(figures) float64
+		}{
+			{"TTFT p50", func(f figures) float64 { return f.FirstP50 }},
+			{"relay p50", func(f figures) float64 { return f.RelayP50 }},
+			{"requests/s", func(f figures) float64 { return f.PerSecond }},
+		} {
+			if s, ok := over(r.timeRatios(column.figure)); ok && (s.median < least || s.median > most) {
+				off = append(off, fmt.Sprintf("%s of %s is %.2f", column.name, r.spec.name, s.median))
+			}
+		}
+	}
+	switch {
+	case !seen:
+		return "No control was run, so the noise of this run is unknown."
+	case len(off) > 0:
+		return "**The machine was not quiet, so do not quote this run**: " + strings.Join(off, ", ") + "; without noise each is 1."
+	}
+	return "The machine was quiet: the medians of the controls (TTFT p50, relay p50, requests/s) are within 0.9–1.1 of direct."
 }
 
 // tables prints the peers of one kind: time relative to direct, cost relative
