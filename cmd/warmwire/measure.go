@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
 	"strings"
@@ -73,7 +74,8 @@ func (f *measureFlags) register(cmd *cobra.Command) {
 	fl.StringArrayVar(&f.headers, "header", nil, "header `field` \"Name: value\" for every call; may be repeated; never shown")
 	fl.StringVar(&f.keyEnv, "key-env", "", "`name` of the environment variable that holds the API key")
 	fl.StringVar(&f.caFile, "ca-file", "", "PEM `file` of authorities to trust beside the system's")
-	fl.StringVar(&f.dns, "dns", "system", "`resolver` of direct calls: system")
+	fl.StringVar(&f.dns, "dns", "system", "`resolvers` to compare, with commas between them; direct calls use the first: "+
+		strings.Join(measure.ResolverNames(), ", ")+", https://…, tls://…, udp://… or tcp://…")
 	fl.StringVar(&f.tls, "tls", "", "a new connection for every call, with a `handshake` that is full or resumed; default: connections are kept")
 	fl.StringVar(&f.goodput, "goodput", "", "`limits` that a good call meets, as in ttft=500ms,tpot=50ms,e2el=10s")
 	fl.BoolVar(&f.json, "json", false, "print JSON")
@@ -90,6 +92,10 @@ type measurement struct {
 	cells  []measure.Cell // of --fit, else nil
 	plot   string
 	json   bool
+
+	host      string // of direct calls, with --dns
+	resolvers []*measure.Resolver
+	lookups   *measure.Lookups // once they are compared
 }
 
 // resolve turns the flags into a measurement.
@@ -106,9 +112,6 @@ func (f *measureFlags) resolve(cmd *cobra.Command, address string) (*measurement
 		}
 	} else if m.cfg.API == "" {
 		return nil, fmt.Errorf("the path %s is no API's that is known: say which with --api", u.EscapedPath())
-	}
-	if f.dns != "system" {
-		return nil, fmt.Errorf("--dns %s: only the system's resolver can be measured", f.dns)
 	}
 	if cmd.Flags().Changed("tls") && f.tls == "" {
 		return nil, errors.New("--tls: want full or resumed")
@@ -135,7 +138,26 @@ func (f *measureFlags) resolve(cmd *cobra.Command, address string) (*measurement
 			return nil, err
 		}
 	}
-	return m, m.cfg.Validate()
+	if err := m.cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return m, f.lookups(m, cmd)
+}
+
+// lookups opens the resolvers that --dns names.
+func (f *measureFlags) lookups(m *measurement, cmd *cobra.Command) (err error) {
+	if !cmd.Flags().Changed("dns") {
+		return nil
+	}
+	m.host = m.cfg.Direct.URL.Hostname()
+	if _, err := netip.ParseAddr(m.host); err == nil {
+		return fmt.Errorf("--dns: %s is an address: there is no name to look up", m.host)
+	}
+	if m.resolvers, err = measure.ParseResolvers(f.dns, m.cfg.RootCAs); err != nil {
+		return fmt.Errorf("--dns: %w", err)
+	}
+	m.cfg.Resolver = m.resolvers[0]
+	return nil
 }
 
 // ranges refuses zeros that would silently become defaults, and flags that
@@ -233,6 +255,7 @@ func (f *measureFlags) grid(m *measurement, cmd *cobra.Command) error {
 
 // run measures and reports.
 func (m *measurement) run(ctx context.Context, out io.Writer, errOut *os.File) (err error) {
+	defer func() { err = errors.Join(err, measure.CloseResolvers(m.resolvers)) }()
 	var plot *os.File
 	if m.plot != "" { // before the calls: they would be lost with a bad path
 		if plot, err = os.OpenFile(m.plot, os.O_WRONLY|os.O_CREATE, 0o644); err != nil {
@@ -247,6 +270,12 @@ func (m *measurement) run(ctx context.Context, out io.Writer, errOut *os.File) (
 	summary := measure.NewSummary(legs, m.limits, m.cfg.Seed)
 	var points []measure.Point
 	bar := newProgress(errOut)
+	if m.resolvers != nil {
+		bar.total = m.cfg.WithDefaults().Requests
+		m.lookups = measure.CompareLookups(ctx, m.host, m.resolvers, bar.total, bar.step)
+		bar.clear()
+		bar = newProgress(errOut)
+	}
 	runner, err := measure.New(m.cfg, func(r measure.Result) {
 		summary.Add(r)
 		if m.cells != nil {
@@ -307,10 +336,11 @@ func (m *measurement) writeJSON(out io.Writer, s *measure.Summary, fit *measure.
 		Through  string           `json:"through,omitempty"`
 		API      measure.API      `json:"api"`
 		Seed     uint64           `json:"seed"`
+		Lookups  *measure.Lookups `json:"lookups,omitempty"`
 		Summary  *measure.Summary `json:"summary"`
 		Fit      *measure.Fit     `json:"fit,omitempty"`
 		FitError string           `json:"fit_error,omitempty"`
-	}{URL: measure.ShowAddress(m.cfg.Direct.URL), API: m.cfg.API, Seed: m.cfg.Seed, Summary: s, Fit: fit}
+	}{URL: measure.ShowAddress(m.cfg.Direct.URL), API: m.cfg.API, Seed: m.cfg.Seed, Lookups: m.lookups, Summary: s, Fit: fit}
 	if m.cfg.Through != nil {
 		report.Through = measure.ShowAddress(m.cfg.Through.URL)
 	}
@@ -342,6 +372,11 @@ func (m *measurement) writeText(out io.Writer, s *measure.Summary, fit *measure.
 	fmt.Fprintf(&b, "%s, %s, connections %s, seed %d, took %v\n\n", m.cfg.API, how, connections, m.cfg.Seed, s.Elapsed.Round(time.Millisecond))
 	if _, err := io.WriteString(out, b.String()); err != nil {
 		return err
+	}
+	if m.lookups != nil {
+		if err := measure.WriteLookups(out, m.lookups); err != nil {
+			return err
+		}
 	}
 	if err := measure.WriteTable(out, s); err != nil || fit == nil {
 		return err

@@ -103,8 +103,8 @@ var houseRules = rules{
 			"internal/mockapi": "the server it measures against",
 		},
 		"internal/measure": {
-			"dnscache": "a phase of a call is a lookup",
-			"tlspool":  "a phase of a call is a handshake",
+			"dnscache/exchange": "a phase of a call is a lookup, and resolvers are compared",
+			"tlspool":           "a phase of a call is a handshake",
 		},
 		"e2e/...":    {"internal/mockapi": "the upstream of the client matrix"},
 		"bench/...":  {"...": "measures the product from outside and inside"},

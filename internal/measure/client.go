@@ -66,6 +66,9 @@ func newClient(leg Leg, t Target, cfg *Config) *client {
 	if c.dial == nil {
 		c.dial = (&net.Dialer{}).DialContext
 	}
+	if cfg.Resolver != nil && leg == 0 {
+		c.dial = dialResolved(cfg.Resolver.Lookup, c.dial)
+	}
 	u := *cfg.API.address(t.URL, cfg.Model)
 	if c.socket {
 		u.Scheme = map[string]string{"http": "ws", "https": "wss"}[u.Scheme]

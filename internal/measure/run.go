@@ -34,6 +34,8 @@ type Config struct {
 	RootCAs *x509.CertPool // nil means the system's
 
 	Dial func(ctx context.Context, network, address string) (net.Conn, error) // nil means TCP
+	// Resolver looks names of the direct way up; nil means the system's.
+	Resolver *Resolver
 }
 
 const maxRequests = 10_000_000
