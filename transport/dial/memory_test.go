@@ -34,45 +34,45 @@ func TestMemoryOrders(t *testing.T) {
 	all := strings.Join([]string{v6a, v6b, v4a, v4b}, " ")
 	tests := []struct {
 		name string
-		past func(m *Memory)
+		past func(m *Memory, pass func(time.Duration))
 		in   string
 		want string
 	}{
-		{"families take turns", func(*Memory) {}, all, v6a + " " + v4a + " " + v6b + " " + v4b},
-		{"the winner and its family first", func(m *Memory) { m.connected(host, addrs(v4b)[0], time.Millisecond) }, all, v4b + " " + v6a + " " + v4a + " " + v6b},
-		{"but not for ever", func(m *Memory) {
+		{"families take turns", func(*Memory, func(time.Duration)) {}, all, v6a + " " + v4a + " " + v6b + " " + v4b},
+		{"the winner and its family first", func(m *Memory, pass func(time.Duration)) { m.connected(host, addrs(v4b)[0], time.Millisecond) }, all, v4b + " " + v6a + " " + v4a + " " + v6b},
+		{"but not for ever", func(m *Memory, pass func(time.Duration)) {
 			m.connected(host, addrs(v4b)[0], time.Millisecond)
-			time.Sleep(winnerFor)
+			pass(winnerFor)
 		}, all, v6a + " " + v4a + " " + v6b + " " + v4b},
-		{"what failed goes last", func(m *Memory) { m.Failed(host, addrs(v6a)[0]) }, all, v6b + " " + v4a + " " + v4b + " " + v6a},
-		{"and is forgiven", func(m *Memory) {
+		{"what failed goes last", func(m *Memory, pass func(time.Duration)) { m.Failed(host, addrs(v6a)[0]) }, all, v6b + " " + v4a + " " + v4b + " " + v6a},
+		{"and is forgiven", func(m *Memory, pass func(time.Duration)) {
 			m.Failed(host, addrs(v6a)[0])
-			time.Sleep(shunMin)
+			pass(shunMin)
 		}, all, v6a + " " + v4a + " " + v6b + " " + v4b},
-		{"later if it fails again", func(m *Memory) {
+		{"later if it fails again", func(m *Memory, pass func(time.Duration)) {
 			m.Failed(host, addrs(v6a)[0])
-			time.Sleep(shunMin)
+			pass(shunMin)
 			m.Failed(host, addrs(v6a)[0])
-			time.Sleep(shunMin)
+			pass(shunMin)
 		}, all, v6b + " " + v4a + " " + v4b + " " + v6a},
-		{"at once if it connects", func(m *Memory) {
+		{"at once if it connects", func(m *Memory, pass func(time.Duration)) {
 			m.Failed(host, addrs(v6a)[0])
 			m.connected(host, addrs(v6a)[0], time.Millisecond)
 		}, all, v6a + " " + v4a + " " + v6b + " " + v4b},
-		{"all failed: the one that did so first", func(m *Memory) {
+		{"all failed: the one that did so first", func(m *Memory, pass func(time.Duration)) {
 			m.Failed(host, addrs(v4a)[0])
-			time.Sleep(time.Second)
+			pass(time.Second)
 			m.Failed(host, addrs(v6a)[0])
 		}, v6a + " " + v4a, v4a + " " + v6a},
-		{"another host has another past", func(m *Memory) { m.Failed("other.test", addrs(v6a)[0]) }, v6a + " " + v4a, v6a + " " + v4a},
-		{"the same address once, mapped or not", func(*Memory) {}, v4a + " ::ffff:" + v4a + " " + v4a, v4a},
-		{"forgotten with the network", func(m *Memory) { m.Failed(host, addrs(v6a)[0]); m.Forget() }, v6a + " " + v4a, v6a + " " + v4a},
+		{"another host has another past", func(m *Memory, pass func(time.Duration)) { m.Failed("other.test", addrs(v6a)[0]) }, v6a + " " + v4a, v6a + " " + v4a},
+		{"the same address once, mapped or not", func(*Memory, func(time.Duration)) {}, v4a + " ::ffff:" + v4a + " " + v4a, v4a},
+		{"forgotten with the network", func(m *Memory, pass func(time.Duration)) { m.Failed(host, addrs(v6a)[0]); m.Forget() }, v6a + " " + v4a, v6a + " " + v4a},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := new(Memory)
-				tt.past(m)
+				tt.past(m, time.Sleep)
 				if got, _ := m.order(host, addrs(tt.in)); !slices.Equal(got, addrs(tt.want)) {
 					t.Errorf("order %v, want %s", got, tt.want)
 				}
