@@ -119,7 +119,9 @@ func TestMemoryIsBounded(t *testing.T) {
 // A broken family costs the first dial a stagger, and those after it nothing.
 func TestBrokenFamilyCostsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := New(Config{Resolve: func(context.Context, string) ([]netip.Addr, error) { return addrs(v6a + " " + v6b + " " + v6c + " " + v4a), nil }})
+		d := New(Config{Resolve: func(context.Context, string) ([]netip.Addr, error) {
+			return addrs(v6a + " " + v6b + " " + v6c + " " + v4a), nil
+		}})
 		var asked atomic.Int32
 		d.open = func(ctx context.Context, _, addr string) (net.Conn, error) {
 			asked.Add(1)
