@@ -265,9 +265,10 @@ type request struct {
 }
 
 // silent reports whether the connection may be dead. One that has answered
-// another request since is alive, and the resolver busy with this name.
+// another request since is alive, and the resolver busy with this name; so is
+// one that was only just opened.
 func (r *request) silent() bool {
-	return r.line.own != nil && r.reused.Load() && r.line.heard.Load() == r.heard
+	return r.line.own != nil && r.reused.Load() && r.heard > 0 && r.line.heard.Load() == r.heard
 }
 
 // start sends q over a line that the caller has taken.

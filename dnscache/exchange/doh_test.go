@@ -79,7 +79,7 @@ func (c *leakyConn) Write(b []byte) (int, error) {
 }
 
 // question reads the message of a request.
-func question(t *testing.T, r *http.Request) *dns.Msg {
+func question(t testing.TB, r *http.Request) *dns.Msg {
 	var b []byte
 	var err error
 	if r.Method == http.MethodGet {
@@ -104,7 +104,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-func answerWeb(t *testing.T, w http.ResponseWriter, m *dns.Msg) {
+func answerWeb(t testing.TB, w http.ResponseWriter, m *dns.Msg) {
 	w.Header().Set("Content-Type", mediaType)
 	_, _ = w.Write(pack(t, m)) // the client's error shows
 }

@@ -210,7 +210,11 @@ func (s *Spec) readHost(u *url.URL) error {
 		}
 		s.Host = name
 	}
-	if _, err := netip.ParseAddr(s.Host); err != nil {
+	if addr, err := netip.ParseAddr(s.Host); err == nil {
+		if addr.Zone() != "" && s.Encrypted() {
+			return fmt.Errorf("no certificate names an address of one link: write %s://NAME@ADDRESS", s.Scheme)
+		}
+	} else {
 		name, err := cleanName(s.Host)
 		if err != nil {
 			return fmt.Errorf("host: %w", err)
@@ -257,6 +261,9 @@ func (s *Spec) addAddr(addr netip.Addr) error {
 	addr = addr.Unmap()
 	if addr.IsUnspecified() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return fmt.Errorf("address %s belongs to no single host: write the resolver's own", addr)
+	}
+	if strings.ContainsFunc(addr.Zone(), func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`/%?#@[]{}"\`, r) }) {
+		return fmt.Errorf("address %q: what follows %% is the name of a network interface, as in fe80::1%%25eth0", addr)
 	}
 	s.Addrs = append(s.Addrs, addr)
 	return nil

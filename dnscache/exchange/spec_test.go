@@ -106,6 +106,8 @@ func TestParseSpecSaysWhatToWrite(t *testing.T) {
 		{"udp://9.9.9.9#pin=abc", "no key to pin"},
 		{"tls://9.9.9.9#name=x", "write addr= or pin="},
 		{"https://1.1.1.1/%zz?hunter2", "not a URL"},
+		{"https://[fe80::1%25eth0]/dns-query", "write https://NAME@ADDRESS"},
+		{"udp://[fe80::1%25a%2Fb]", "network interface"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.text, func(t *testing.T) {
@@ -151,4 +153,34 @@ func TestQuestionsThatCannotBeAskedAreRefused(t *testing.T) {
 			t.Errorf("name %q: error %v, want kind %s", name, err, KindBadQuestion)
 		}
 	}
+}
+
+// FuzzParseSpec reads any text: what is accepted can be opened, and neither its
+// name nor an error shows more than scheme, name and address.
+func FuzzParseSpec(f *testing.F) {
+	for _, seed := range []string{
+		"quad9", "https://1.1.1.1/dns-query{?dns}", "tls://dns.example@[2001:db8::1]:853", "udp://192.0.2.1#addr=192.0.2.2",
+		"https://dns.example/q?u=1{&dns}#addr=192.0.2.1&pin=" + strings.Repeat("A", 43) + "=", "tls://a:b@192.0.2.1", "udp://[fe80::1%25eth0]:53",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		spec, err := ParseSpec(text)
+		if err != nil {
+			return
+		}
+		if _, err := cleanName(spec.Host); err != nil {
+			if _, err := netip.ParseAddr(spec.Host); err != nil {
+				t.Errorf("host %q of %q is neither name nor address", spec.Host, text)
+			}
+		}
+		if spec.Port == 0 || strings.ContainsAny(spec.Name, "?#{") || strings.Count(spec.Name, "/") > 2 {
+			t.Errorf("spec %+v of %q", spec, text)
+		}
+		x, err := Open(spec, Config{Bootstrap: func(context.Context, string) ([]netip.Addr, error) { return nil, errors.New("none") }})
+		if err != nil {
+			t.Fatalf("open %q: %v", text, err)
+		}
+		_ = x.Close()
+	})
 }

@@ -112,6 +112,24 @@ func TestStreamReopensAfterTheServerClosed(t *testing.T) {
 	})
 }
 
+// An answer that is cut by the end of the connection is asked for again.
+func TestStreamAsksAgainWhenTheAnswerIsCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := streamServer(t, "192.0.2.53:53", func(n int, p *peer) {
+			if n > 1 {
+				answerAll(t, n, p)
+				return
+			}
+			if _, err := p.next(t); err == nil {
+				_, _ = p.Write([]byte("\x00\x80half of"))
+			}
+		})
+		x := open(t, "tcp://192.0.2.53", cfg)
+		ask(t, x, "a.test", "192.0.2.2")
+		_ = x.Close()
+	})
+}
+
 // A server that closes after each answer makes ten questions take ten
 // connections, and fails none.
 func TestStreamSurvivesAServerThatClosesAfterEachAnswer(t *testing.T) {
@@ -344,6 +362,35 @@ func TestStreamCloseDuringADial(t *testing.T) {
 	})
 }
 
+// A resolver that takes long with the first questions on a new connection is not
+// given another one.
+func TestStreamWaitsForANewConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var conns atomic.Int32
+		cfg := streamServer(t, "192.0.2.53:53", func(n int, p *peer) {
+			conns.Store(int32(n))
+			for {
+				m, err := p.next(t)
+				if err != nil {
+					return
+				}
+				time.Sleep(time.Second)
+				p.send(t, answerTo(t, m, m.Question[0].Name+" 60 A 192.0.2.1"))
+			}
+		})
+		x := open(t, "tcp://192.0.2.53", cfg)
+		var running sync.WaitGroup
+		for range 3 {
+			running.Go(func() { ask(t, x, "a.test", "192.0.2.1") })
+		}
+		running.Wait()
+		if n := conns.Load(); n != 1 {
+			t.Errorf("%d connections, want 1", n)
+		}
+		_ = x.Close()
+	})
+}
+
 // One caller that leaves does not take the connection from the others.
 func TestStreamDialOutlivesTheQuestionThatBeganIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -496,3 +543,45 @@ func TestBootstrapIsAskedOnceAndAgainWhenNothingIsThere(t *testing.T) {
 		_ = x.Close()
 	})
 }
+
+// FuzzStream gives a connection any bytes to read: it ends with an error and
+// delivers nothing but messages of the right id.
+func FuzzStream(f *testing.F) {
+	q, err := newQuery("a.test", TypeA, packing{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	b := pack(f, answerTo(f, unpackQuery(f, q.message), "a.test. 60 A 192.0.2.1"))
+	framed := append([]byte{0, byte(len(b))}, b...)
+	f.Add(framed)
+	f.Add(append(framed, framed...))
+	f.Add(framed[:20])
+	f.Add([]byte{0, 3, 1, 2, 3})
+	f.Fuzz(func(t *testing.T, in []byte) {
+		c := newStreamConn(&readOnly{r: strings.NewReader(string(in))}, Config{}.WithDefaults())
+		w := &waiter{q: q, answer: make(chan []byte, 1)}
+		c.waiters[0] = w
+		c.read()
+		select {
+		case <-c.done:
+		default:
+			t.Fatal("the connection did not end with its input")
+		}
+		select {
+		case m := <-w.answer:
+			if q.fits(m, 0) == matchNone {
+				t.Errorf("delivered %x", m)
+			}
+		default:
+		}
+	})
+}
+
+// A readOnly connection has bytes to read.
+type readOnly struct {
+	net.Conn // the methods that are not used
+	r        *strings.Reader
+}
+
+func (c *readOnly) Read(b []byte) (int, error)  { return c.r.Read(b) }
+func (c *readOnly) SetDeadline(time.Time) error { return nil }

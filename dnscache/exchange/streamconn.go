@@ -24,7 +24,6 @@ type streamConn struct {
 	mu      sync.Mutex // guards the fields below
 	waiters map[uint16]*waiter
 	err     error  // why it failed
-	sent    uint64 // questions
 	heard   uint64 // messages
 	useful  uint64 // of them, those that were waited for
 	retired bool   // takes no more questions; closes with the last of its waiters
@@ -37,7 +36,7 @@ type waiter struct {
 	q      *query
 	id     uint16
 	answer chan []byte // has room for the one answer
-	used   bool        // the connection had been used before
+	used   bool        // the connection had been heard before
 	heard  uint64      // messages of the connection when the question was sent
 }
 
@@ -66,7 +65,7 @@ func (c *streamConn) send(q *query) (*waiter, error) {
 	if c.err != nil || c.retired {
 		return nil, c.lostLocked()
 	}
-	w := &waiter{q: q, id: randomID(), answer: make(chan []byte, 1), used: c.sent > 0, heard: c.heard}
+	w := &waiter{q: q, id: randomID(), answer: make(chan []byte, 1), used: c.heard > 0, heard: c.heard}
 	for c.waiters[w.id] != nil {
 		w.id++ // fewer are in flight than there are ids
 	}
@@ -80,7 +79,6 @@ func (c *streamConn) send(q *query) (*waiter, error) {
 		return nil, c.lostLocked()
 	}
 	c.waiters[w.id] = w
-	c.sent++
 	if c.timer != nil {
 		c.timer.Stop()
 		c.timer = nil

@@ -86,8 +86,14 @@ func (c *race) run(ctx context.Context) (reply, error) {
 	for {
 		select {
 		case <-ctx.Done():
+			if !errors.Is(ctx.Err(), context.Canceled) {
+				c.u.d.forget() // nobody is there any more
+			}
 			return reply{}, context.Cause(ctx)
 		case <-again.C:
+			if c.fallback != nil {
+				return *c.fallback, nil // TCP is not answered either
+			}
 			c.send(ctx)
 			again.Reset(c.u.d.cfg.Retransmit)
 		case s := <-c.suspect:
@@ -95,12 +101,13 @@ func (c *race) run(ctx context.Context) (reply, error) {
 				c.fallback = s.r
 			}
 			c.tcp(ctx)
+			again.Reset(c.u.d.cfg.Retransmit)
 		case got := <-c.results:
 			c.pending--
 			switch {
 			case got.err == nil:
 				return got.r, nil
-			case got.tcp && c.fallback != nil:
+			case got.tcp && c.fallback != nil: // refused
 				return *c.fallback, nil
 			case errors.Is(got.err, errUseTCP):
 				c.tcp(ctx)

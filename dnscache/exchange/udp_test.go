@@ -4,6 +4,9 @@ package exchange
 
 import (
 	"context"
+	"fmt"
+	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -11,8 +14,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
 	"github.com/warmwire/warmwire/internal/netlab"
-	"net"
 )
 
 // wire is a network with datagrams and streams in memory.
@@ -255,21 +258,41 @@ func TestUDPGoesOnOverTCP(t *testing.T) {
 	}
 }
 
-// A small router may keep no case and speak no TCP.
+// A small router may keep no case and speak no TCP: it refuses, or is silent.
 func TestUDPMakesDoWithoutCaseIfThereIsNoTCP(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := &packets{handle: func(_ int, b []byte, reply func([]byte)) {
-			m := unpackQuery(t, b)
-			a := answerTo(t, m, "a.model.test. 60 A 192.0.2.1")
-			a.Question[0].Name = "a.model.test."
-			reply(pack(t, a))
-		}}
-		x := open(t, "udp://192.0.2.53", wire(p, netlab.NewMem()))
-		for range 10 { // some are spelled in lower case by chance
-			got, err := x.Exchange(t.Context(), Question{Name: "a.model.test", Type: TypeA})
-			wantAddr(t, got, err, "192.0.2.1")
-		}
-	})
+	for _, refuses := range []bool{true, false} {
+		t.Run(fmt.Sprintf("refuses %v", refuses), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &packets{handle: func(_ int, b []byte, reply func([]byte)) {
+					m := unpackQuery(t, b)
+					a := answerTo(t, m, m.Question[0].Name+" 60 A 192.0.2.1")
+					a.Question[0].Name = "a-name-of-many-letters.model.test."
+					reply(pack(t, a))
+				}}
+				cfg := wire(p, netlab.NewMem())
+				limit := time.Duration(0)
+				if !refuses {
+					limit = time.Second
+					dial := cfg.Dial
+					cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+						if network == "tcp" {
+							<-ctx.Done()
+							return nil, ctx.Err()
+						}
+						return dial(ctx, network, addr)
+					}
+				}
+				x := open(t, "udp://192.0.2.53", cfg)
+				start := time.Now()
+				got, err := x.Exchange(t.Context(), Question{Name: "a-name-of-many-letters.model.test", Type: TypeA})
+				wantAddr(t, got, err, "192.0.2.1")
+				if d := time.Since(start); d != limit {
+					t.Errorf("answered after %v, want %v", d, limit)
+				}
+				_ = x.Close()
+			})
+		})
+	}
 }
 
 func TestUDPTriesTheNextAddressAtOnceAfterARefusal(t *testing.T) {
@@ -414,5 +437,36 @@ func TestCloseFailsQuestionsInFlight(t *testing.T) {
 		wantKind(t, err, KindClosed)
 		_, err = x.Exchange(t.Context(), Question{Name: "a.model.test", Type: TypeA})
 		wantKind(t, err, KindClosed)
+	})
+}
+
+// An address that is no longer the resolver's is looked up anew.
+func TestUDPBootstrapsAgainAfterSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &packets{handle: func(_ int, b []byte, reply func([]byte)) {
+			reply(pack(t, answerTo(t, unpackQuery(t, b), "a.test. 60 A 192.0.2.1")))
+		}}
+		silent := &packets{handle: func(int, []byte, func([]byte)) {}}
+		asked := 0
+		x := open(t, "udp://dns.example", Config{
+			Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if addr == "192.0.2.1:53" {
+					return silent.dial(ctx, network, addr)
+				}
+				return p.dial(ctx, network, addr)
+			},
+			Bootstrap: func(context.Context, string) ([]netip.Addr, error) {
+				asked++
+				return addrList(fmt.Sprintf("192.0.2.%d", asked)), nil
+			},
+		})
+		_, err := x.Exchange(t.Context(), Question{Name: "a.test", Type: TypeA})
+		wantKind(t, err, KindTimeout)
+		for range 3 {
+			ask(t, x, "a.test", "192.0.2.1")
+		}
+		if asked != 2 {
+			t.Errorf("the bootstrap resolver was asked %d times, want 2", asked)
+		}
 	})
 }
