@@ -107,7 +107,7 @@ func TestParseSpecSaysWhatToWrite(t *testing.T) {
 		{"tls://9.9.9.9#name=x", "write addr= or pin="},
 		{"https://1.1.1.1/%zz?hunter2", "not a URL"},
 		{"https://[fe80::1%25eth0]/dns-query", "write https://NAME@ADDRESS"},
-		{"udp://[fe80::1%25a%2Fb]", "network interface"},
+		{"udp://192.0.2.1#addr=fe80::1%a/b", "network interface"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.text, func(t *testing.T) {
