@@ -31,10 +31,10 @@ import (
 const answerBytes = 20 << 20 // 20 MiB
 
 // An upstream is the API that is measured through, the same over TLS and plain:
-// POST /v1/call answers 1 KiB at once; /v1/stream?rate=N&for=D sends stamped
-// tokens; /v1/hold sends a head and then nothing; /v1/big sends 20 MiB as fast
-// as they are taken, and GET /v1/taken says how many bytes of those were taken
-// since it was last asked, and how many such answers are open.
+// POST /v1/call answers 1 KiB at once and POST /v1/stream?rate=N&for=D sends
+// stamped tokens; GET /v1/hold sends a head and then nothing, GET /v1/big 20 MiB
+// as fast as they are taken, and GET /v1/taken says how many bytes of those were
+// taken since it was last asked, and how many such answers are open.
 type upstream struct {
 	taken, open atomic.Int64
 }
@@ -55,13 +55,12 @@ func runUpstream(ctx context.Context, caFile string) error {
 		_, _ = w.Write(answer)
 	})
 	mux.HandleFunc("POST /v1/stream", serveTokens)
-	mux.HandleFunc("POST /v1/hold", func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
+	mux.HandleFunc("GET /v1/hold", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	})
-	mux.HandleFunc("POST /v1/big", u.serveBig)
+	mux.HandleFunc("GET /v1/big", u.serveBig)
 	mux.HandleFunc("GET /v1/taken", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintf(w, "%d %d", u.taken.Swap(0), u.open.Load())
 	})
@@ -103,8 +102,7 @@ func (l narrow) Accept() (net.Conn, error) {
 	return c, err
 }
 
-func (u *upstream) serveBig(w http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body)
+func (u *upstream) serveBig(w http.ResponseWriter, _ *http.Request) {
 	u.open.Add(1)
 	defer u.open.Add(-1)
 	w.Header().Set("Content-Type", "application/octet-stream")
