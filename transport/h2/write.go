@@ -15,11 +15,12 @@ import (
 // How much one write of upload DATA holds follows the path: as much as leaves in
 // a few milliseconds, so that what is urgent never waits long behind it.
 const (
-	minRound  = 2 << 10
-	maxRound  = 64 << 10
-	slowWrite = 4 * time.Millisecond
-	fastWrite = time.Millisecond
-	keepSpare = 16 << 10 // bytes of write buffer that an idle connection keeps
+	minRound   = 2 << 10
+	firstRound = 16 << 10
+	maxRound   = 64 << 10
+	slowWrite  = 4 * time.Millisecond
+	fastWrite  = time.Millisecond
+	keepSpare  = 16 << 10 // bytes of write buffer that an idle connection keeps
 )
 
 // output is what waits to be written. Guarded by Conn.mu.
@@ -29,7 +30,8 @@ type output struct {
 	spare   []byte // the writer's other buffer
 	spareM  []mark
 	replies int       // bytes in buf that the peer's own frames provoked
-	round   int       // bytes of DATA in the next write
+	data    int       // bytes of DATA in buf
+	round   int       // how many there may be in one write
 	wake    sync.Cond // on Conn.mu; the writer waits
 	notify  bool      // a stream ended: the writer tells the owner
 	drained int       // the most urgent class of which a body was taken whole and is read on now
@@ -60,13 +62,12 @@ func (o *output) yieldLocked(c *Conn) {
 }
 
 func (o *output) clear() {
-	o.buf, o.marks, o.replies = o.buf[:0], o.marks[:0], 0
+	o.buf, o.marks, o.replies, o.data = o.buf[:0], o.marks[:0], 0, 0
 }
 
 // write is the connection's writer.
 func (c *Conn) write() {
 	c.mu.Lock()
-	c.out.round = 16 << 10
 	for {
 		for len(c.out.buf) == 0 && !c.dead && (c.sendWindow <= 0 || c.uploads.empty()) {
 			if cap(c.out.spare) > keepSpare {
@@ -78,7 +79,7 @@ func (c *Conn) write() {
 			break
 		}
 		c.out.yieldLocked(c)
-		data := c.takeDataLocked(c.out.round)
+		data := c.out.data + c.takeDataLocked(c.out.round-c.out.data)
 		buf, marks := c.out.swap()
 		if len(buf) == 0 {
 			continue // all uploads that waited are gone
@@ -110,7 +111,7 @@ func (c *Conn) write() {
 // swap hands the output to the writer.
 func (o *output) swap() ([]byte, []mark) {
 	buf, marks := o.buf, o.marks
-	o.buf, o.marks, o.replies = o.spare[:0], o.spareM[:0], 0
+	o.buf, o.marks, o.replies, o.data = o.spare[:0], o.spareM[:0], 0, 0
 	o.spare, o.spareM = nil, nil
 	return buf, marks
 }
