@@ -47,7 +47,7 @@ func New(cfg Config) *Dialer {
 	}
 	tcp := net.Dialer{
 		Control:         control(cfg.Congestion),
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 6},
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepIdle * time.Second, Interval: keepInterval * time.Second, Count: keepCount},
 	}
 	return &Dialer{cfg: cfg, open: tcp.DialContext}
 }

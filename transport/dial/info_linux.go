@@ -46,3 +46,37 @@ func rawOf(c net.Conn) (syscall.RawConn, bool) {
 		c = w.NetConn()
 	}
 }
+
+// Keepalive of a connection (RFC 9293 §3.8.4): how long it may be silent before
+// the kernel probes it by itself, and how often it does while nothing answers.
+// TCP_USER_TIMEOUT, not a count, ends a connection whose probes stay unanswered.
+const (
+	keepIdle     = 30 // seconds
+	keepInterval = 1
+	keepCount    = 127
+)
+
+// Probe makes the kernel send a keepalive probe at once, and then each second
+// until Unprobe; whether the peer answered is seen in [Info.LastHeard]. It is the
+// probe of protocols that have none of their own, and of no concern to the peer's
+// program. It says whether the connection can be probed.
+func Probe(c net.Conn) bool { return setKeepIdle(c, 1) }
+
+// Unprobe ends the probing.
+func Unprobe(c net.Conn) { setKeepIdle(c, keepIdle) }
+
+// setKeepIdle sets TCP_KEEPIDLE, upon which the kernel probes at once if the
+// connection has been silent for that long already.
+func setKeepIdle(c net.Conn, seconds int) bool {
+	raw, ok := rawOf(c)
+	if !ok {
+		return false
+	}
+	var err error
+	if cerr := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, seconds)
+	}); cerr != nil {
+		return false
+	}
+	return err == nil
+}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -96,5 +97,44 @@ func TestUnknownCongestionControlIsAnError(t *testing.T) {
 	var e *Error
 	if !errors.As(err, &e) || !strings.Contains(err.Error(), `congestion control "fastest"`) {
 		t.Errorf("%v", err)
+	}
+}
+
+// A probe is answered by the peer's kernel, whatever its program does, and that
+// is seen.
+func TestProbe(t *testing.T) {
+	ours, _, err := accepted(t, New(Config{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	silence := func() time.Duration {
+		info, ok := ReadInfo(ours)
+		if !ok {
+			t.Fatal("no TCP_INFO")
+		}
+		return info.LastHeard
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	wait := func(what string, done func() bool) {
+		t.Helper()
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for !done() {
+			if <-tick.C; time.Now().After(deadline) {
+				t.Fatalf("%s: silent for %v", what, silence())
+			}
+		}
+	}
+	wait("before the probe", func() bool { return silence() > 1200*time.Millisecond })
+	if !Probe(ours) {
+		t.Fatal("cannot be probed")
+	}
+	wait("after the probe", func() bool { return silence() < 500*time.Millisecond })
+	Unprobe(ours)
+	wait("after the end of probing", func() bool { return silence() > 1200*time.Millisecond })
+	a, b := net.Pipe()
+	defer func() { _ = errors.Join(a.Close(), b.Close()) }()
+	if Probe(a) {
+		t.Error("a pipe can be probed")
 	}
 }
