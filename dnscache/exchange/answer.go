@@ -136,7 +136,7 @@ func follow(name string, qtype uint16, section []dns.RR) ([]Record, error) {
 		if found || next == nil {
 			return records, nil
 		}
-		if slices.ContainsFunc(records, func(r Record) bool { return r.Name == next.Target }) || next.Target == at {
+		if slices.ContainsFunc(records, func(r Record) bool { return r.Name == next.Target }) {
 			return nil, fmt.Errorf("%w: the aliases of %s go in a circle", errBadAnswer, name)
 		}
 		records = append(records, *next)

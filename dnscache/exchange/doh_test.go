@@ -298,6 +298,33 @@ func TestHTTPSFallsOverWhenTheConnectionIsSilent(t *testing.T) {
 	}
 }
 
+// What is found out for one question helps the others on the same connection.
+func TestHTTPSFallsOverForAllQuestionsTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		web, cfg := serveWeb(t, func(w http.ResponseWriter, r *http.Request) {
+			answerWeb(t, w, answerTo(t, question(t, r), "a.test. 60 A 192.0.2.1"))
+		}, "h2")
+		var gone atomic.Bool
+		web.mute = func(dial int) bool { return dial == 1 && gone.Load() }
+		x := open(t, "https://192.0.2.53/dns-query", cfg)
+		ask(t, x, "a.test", "192.0.2.1")
+		gone.Store(true)
+		var running sync.WaitGroup
+		running.Go(func() { ask(t, x, "a.test", "192.0.2.1") })
+		time.Sleep(400 * time.Millisecond)
+		start := time.Now()
+		ask(t, x, "a.test", "192.0.2.1")
+		if d := time.Since(start); d != 100*time.Millisecond {
+			t.Errorf("answered after %v, want 100 ms", d)
+		}
+		running.Wait()
+		if n := web.dials.Load(); n != 2 {
+			t.Errorf("%d connections, want 2", n)
+		}
+		_ = x.Close()
+	})
+}
+
 // Nobody sees that the server closes connections that are idle.
 func TestHTTPSReopensAfterTheServerClosed(t *testing.T) {
 	for _, protocol := range []string{"h2", "http/1.1"} {

@@ -205,6 +205,37 @@ func TestStreamFallsOverWhenTheConnectionIsSilent(t *testing.T) {
 	})
 }
 
+// What is found out for one question helps the others on the same connection.
+func TestStreamFallsOverForAllQuestionsTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := streamServer(t, "192.0.2.53:53", func(n int, p *peer) {
+			if n > 1 {
+				answerAll(t, n, p)
+				return
+			}
+			m, _ := p.next(t)
+			p.send(t, answerTo(t, m, "a.test. 60 A 192.0.2.1"))
+			for {
+				if _, err := p.next(t); err != nil {
+					return
+				}
+			}
+		})
+		x := open(t, "tcp://192.0.2.53", cfg)
+		ask(t, x, "a.test", "192.0.2.1")
+		var running sync.WaitGroup
+		running.Go(func() { ask(t, x, "b.test", "192.0.2.2") })
+		time.Sleep(400 * time.Millisecond)
+		start := time.Now()
+		ask(t, x, "c.test", "192.0.2.2")
+		if d := time.Since(start); d != 100*time.Millisecond {
+			t.Errorf("answered after %v, want 100 ms", d)
+		}
+		running.Wait()
+		_ = x.Close()
+	})
+}
+
 // A resolver that is slow with one name and quick with others is not dead.
 func TestStreamStaysWithAConnectionThatAnswersOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
