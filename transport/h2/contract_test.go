@@ -251,6 +251,27 @@ var contract = []struct {
 		},
 	},
 	{
+		name:    "the hooks are called once each",
+		handler: func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) },
+		run: func(t *testing.T, c *Conn) {
+			for _, body := range []string{"", "with a body"} {
+				calls := make(chan string, 10)
+				trace := &httptrace.ClientTrace{
+					WroteHeaders:         func() { calls <- "head" },
+					WroteRequest:         func(i httptrace.WroteRequestInfo) { calls <- fmt.Sprintf("request %v", i.Err) },
+					GotFirstResponseByte: func() { calls <- "answer" },
+				}
+				req := request(t, "POST", "/", strings.NewReader(body))
+				_ = readAll(t, do(t, c, req.WithContext(httptrace.WithClientTrace(req.Context(), trace))))
+				got := []string{<-calls, <-calls, <-calls} // the writer's and the waiter's
+				slices.Sort(got)
+				if want := []string{"answer", "head", "request <nil>"}; !slices.Equal(got, want) || len(calls) != 0 {
+					t.Errorf("%q and %d more", got, len(calls))
+				}
+			}
+		},
+	},
+	{
 		name: "Expect: 100-continue holds the body until 100",
 		handler: func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/refuse" {

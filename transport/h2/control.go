@@ -214,7 +214,7 @@ func (c *Conn) onGoAway(f *http2.GoAwayFrame) error {
 			s.settle(cut(why), false)
 			continue
 		}
-		s.settle(of(why, false), false)
+		s.settle(of(why, s.read.interim > 0), false)
 	}
 	c.mu.Lock()
 	c.closeLocked(why)

@@ -240,12 +240,9 @@ func (s *stream) complete(trailer http.Header) {
 	s.finish(trailer)
 }
 
-// ended says whether the peer's END_STREAM came.
-func (s *stream) ended() bool {
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	return s.remoteEnd
-}
+// ended says whether the peer's END_STREAM came. The reader is the only one to
+// write remoteEnd, so it needs no lock to read it.
+func (s *stream) ended() bool { return s.remoteEnd }
 
 // take reads n bytes of body into s's buffer. extra bytes of padding count as
 // consumed.
@@ -273,6 +270,11 @@ func (s *stream) take(n, extra int) error {
 		} else {
 			s.c.freeChunk(ch)
 		}
+	case ch != nil && s.last != nil && len(s.last.b)-s.last.w >= n:
+		// Frames that fill no chunk share one, or a slow app would cost many
+		// times its window.
+		s.putLocked(ch.b[:n])
+		s.c.freeChunk(ch)
 	case ch != nil:
 		s.buffered += n
 		s.linkLocked(ch)

@@ -45,7 +45,7 @@ type stream struct {
 	// Guarded by Conn.mu.
 	id         uint32
 	localEnd   bool // END_STREAM is queued
-	remoteEnd  bool // END_STREAM came
+	remoteEnd  bool // END_STREAM came; written by the reader alone
 	gone       bool // off the wire
 	released   bool // not in flight any more
 	queued     bool // in the scheduler

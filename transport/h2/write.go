@@ -87,7 +87,7 @@ func (c *Conn) write() {
 		for _, m := range marks {
 			m.s.sent.Store(true)
 		}
-		notify := c.out.notify
+		notify := c.out.notify || len(buf) > maxPending
 		c.out.notify = false
 		c.mu.Unlock()
 		if notify {
