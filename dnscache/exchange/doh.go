@@ -116,8 +116,7 @@ func (h *doh) newLine() *line {
 		Protocols:              protocols,
 		DisableCompression:     true,
 		MaxIdleConnsPerHost:    1,
-		HTTP2:                  &http.HTTP2Config{StrictMaxConcurrentRequests: true},
-		MaxConnsPerHost:        8, // guess: for HTTP/1.1; HTTP/2 needs one
+		MaxConnsPerHost:        8, // guess: for HTTP/1.1, and HTTP/2 with fewer streams than questions
 		IdleConnTimeout:        h.d.cfg.Idle,
 		MaxResponseHeaderBytes: 64 << 10, // 64 KiB
 	}

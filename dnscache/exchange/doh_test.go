@@ -214,6 +214,10 @@ func TestHTTPSRefusesBadAnswers(t *testing.T) {
 			w.Header().Set("Content-Type", "application/dns-json")
 			_, _ = io.WriteString(w, "{}")
 		}, KindBadAnswer, 0},
+		{"an answer under another type", func(t *testing.T, w http.ResponseWriter, m *dns.Msg) {
+			w.Header().Set("Content-Type", "application/octet-stream")
+			_, _ = w.Write(pack(t, answerTo(t, m, "a.test. 60 A 192.0.2.1")))
+		}, KindBadAnswer, 0},
 		{"no type", func(t *testing.T, w http.ResponseWriter, m *dns.Msg) {
 			w.Header()["Content-Type"] = nil
 			_, _ = w.Write(pack(t, answerTo(t, m)))
@@ -443,28 +447,42 @@ func TestHTTPSAsksAgainWithPOST(t *testing.T) {
 	})
 }
 
-func TestHTTPSManyAtOnceOverOneConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		web, cfg := serveWeb(t, func(w http.ResponseWriter, r *http.Request) {
-			m := question(t, r)
-			pause(r.Context(), 10*time.Millisecond)
-			answerWeb(t, w, answerTo(t, m, m.Question[0].Name+" 60 A 192.0.2.1"))
-		}, "h2")
-		x := open(t, "https://192.0.2.53/dns-query", cfg)
-		var running sync.WaitGroup
-		for i := range 80 { // before there is any connection
-			running.Go(func() {
-				if _, err := x.Exchange(t.Context(), Question{Name: fmt.Sprintf("h%d.test", i), Type: TypeA}); err != nil {
-					t.Error(err)
+func TestHTTPSManyAtOnce(t *testing.T) {
+	tests := []struct {
+		name    string
+		streams int // that the server allows on a connection; 0: its default
+		one     bool
+	}{
+		{"over one connection", 0, true},
+		{"more than the server allows", 5, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slow := func(w http.ResponseWriter, r *http.Request) {
+					m := question(t, r)
+					pause(r.Context(), 10*time.Millisecond)
+					answerWeb(t, w, answerTo(t, m, m.Question[0].Name+" 60 A 192.0.2.1"))
 				}
+				few := &http.HTTP2Config{MaxConcurrentStreams: tt.streams}
+				web, cfg := serveWebAs(t, &http.Server{Handler: http.HandlerFunc(slow), HTTP2: few}, "h2")
+				x := open(t, "https://192.0.2.53/dns-query", cfg)
+				var running sync.WaitGroup
+				for i := range 80 { // before there is any connection
+					running.Go(func() {
+						if _, err := x.Exchange(t.Context(), Question{Name: fmt.Sprintf("h%d.test", i), Type: TypeA}); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				running.Wait()
+				if n := web.dials.Load(); tt.one && n != 1 {
+					t.Errorf("%d connections, want 1", n)
+				}
+				_ = x.Close()
 			})
-		}
-		running.Wait()
-		if n := web.dials.Load(); n != 1 {
-			t.Errorf("%d connections, want 1", n)
-		}
-		_ = x.Close()
-	})
+		})
+	}
 }
 
 func TestHTTPSCloseFailsQuestionsInFlight(t *testing.T) {

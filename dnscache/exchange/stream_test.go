@@ -422,6 +422,58 @@ func TestStreamWaitsForANewConnection(t *testing.T) {
 	})
 }
 
+// A second connection that was not needed takes the place of the first, which
+// is closed.
+func TestStreamHedgeThatWasNotNeeded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var connected atomic.Int32
+		cfg := streamServer(t, "192.0.2.53:53", func(_ int, p *peer) {
+			connected.Add(1)
+			defer connected.Add(-1)
+			for {
+				m, err := p.next(t)
+				if err != nil {
+					return
+				}
+				if m.Question[0].Name == "slow.test." {
+					time.Sleep(800 * time.Millisecond)
+				}
+				p.send(t, answerTo(t, m, m.Question[0].Name+" 60 A 192.0.2.1"))
+			}
+		})
+		x := open(t, "tcp://192.0.2.53", cfg)
+		ask(t, x, "a.test", "192.0.2.1")
+		start := time.Now()
+		ask(t, x, "slow.test", "192.0.2.1")
+		if d := time.Since(start); d != 800*time.Millisecond {
+			t.Errorf("answered after %v, want 800 ms", d)
+		}
+		time.Sleep(time.Second)
+		if n := connected.Load(); n != 1 {
+			t.Errorf("%d connections are open, want the newer one", n)
+		}
+		_ = x.Close()
+	})
+}
+
+// A server that reads nothing must not hold up Close.
+func TestStreamCloseWhileTheServerReadsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe() // has no buffer
+		defer server.Close()
+		x := open(t, "tcp://192.0.2.53", Config{Dial: func(context.Context, string, string) (net.Conn, error) { return client, nil }})
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := x.Exchange(ctx, Question{Name: "a.test", Type: TypeA})
+		wantKind(t, err, KindTimeout)
+		start := time.Now()
+		_ = x.Close()
+		if d := time.Since(start); d != 0 {
+			t.Errorf("Close took %v", d)
+		}
+	})
+}
+
 // One caller that leaves does not take the connection from the others.
 func TestStreamDialOutlivesTheQuestionThatBeganIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
