@@ -195,9 +195,10 @@ func benchExchange(b *testing.B, rt http.RoundTripper, body io.Reader) {
 // one and are read one by one.
 func BenchmarkToken(b *testing.B) {
 	const streams = 20
-	for _, name := range []string{"own", "own-writeto", "net-http"} {
+	for _, name := range []string{"own", "own-writeto", "net-http", "own/batched", "net-http/batched"} {
 		b.Run(name, func(b *testing.B) {
 			t := newTokenPeer(b)
+			name, batched := strings.CutSuffix(name, "/batched")
 			rt := clients(b, t.addr)[strings.TrimSuffix(name, "-writeto")]
 			var readers sync.WaitGroup
 			ctx, cancel := context.WithCancel(b.Context())
@@ -210,7 +211,7 @@ func BenchmarkToken(b *testing.B) {
 			b.ReportAllocs()
 			before := processCPU()
 			for b.Loop() {
-				t.round()
+				t.round(batched)
 			}
 			b.ReportMetric(float64(processCPU()-before)/float64(b.N*streams), "cpu-ns/token")
 			cancel()
@@ -229,6 +230,7 @@ type tokenPeer struct {
 	nc     net.Conn
 	ids    []uint32
 	frame  []byte
+	out    []byte
 }
 
 func newTokenPeer(b *testing.B) *tokenPeer {
@@ -278,13 +280,19 @@ func (t *tokenPeer) serve(nc net.Conn) {
 	}
 }
 
-// round sends a token on each stream, a write each, and waits for their bytes.
-func (t *tokenPeer) round() {
+// round sends a token on each stream, a write each unless batched, and waits for
+// their bytes.
+func (t *tokenPeer) round(batched bool) {
 	t.mu.Lock()
+	t.out = t.out[:0]
 	for _, id := range t.ids {
 		t.frame[5], t.frame[6], t.frame[7], t.frame[8] = byte(id>>24), byte(id>>16), byte(id>>8), byte(id)
-		_, _ = t.nc.Write(t.frame)
+		if t.out = append(t.out, t.frame...); !batched {
+			_, _ = t.nc.Write(t.out)
+			t.out = t.out[:0]
+		}
 	}
+	_, _ = t.nc.Write(t.out)
 	want := len(t.ids) * benchToken
 	t.mu.Unlock()
 	for want > 0 {

@@ -159,9 +159,7 @@ func (c *Conn) RoundTrip(req *http.Request) (*http.Response, error) {
 		// reader gets the processor first, and the head waits for nothing else.
 		runtime.Gosched()
 	}
-	c.mu.Lock()
 	c.out.wake.Signal()
-	c.mu.Unlock()
 	return s.await()
 }
 
@@ -269,6 +267,11 @@ func (c *Conn) Close() error {
 	return err
 }
 
+// Abandon ends the connection at once because of why: what its owner knows of the
+// path and the connection does not, such as a PING that nobody answers. Requests
+// in flight fail with it. It does not wait.
+func (c *Conn) Abandon(why *fault.Error) { c.fail(why, 0, false) }
+
 // closeLocked takes no more requests because of why, and ends the connection if
 // nothing is in flight.
 func (c *Conn) closeLocked(why *fault.Error) {
@@ -288,8 +291,12 @@ func (c *Conn) restLocked() {
 // fail ends the connection at once. tell says whether the peer hears of it.
 func (c *Conn) fail(why *fault.Error, code http2.ErrCode, tell bool) {
 	c.mu.Lock()
-	if c.closing != nil && c.lastID < maxStreamID && !tell {
+	switch {
+	case tell:
+	case c.lastID < maxStreamID:
 		why = c.closing // GOAWAY says more than the end that follows it
+	case c.out.broken != nil:
+		why = c.out.broken
 	}
 	victims := c.dieLocked(why, code, tell)
 	c.mu.Unlock()

@@ -19,6 +19,12 @@ func (c *Conn) read() {
 	for first := true; ; first = false {
 		if err := c.readFrame(first); err != nil {
 			c.unreadable(err)
+			c.mu.Lock()
+			stopped := c.out.broken != nil
+			c.mu.Unlock()
+			if stopped {
+				_ = c.nc.Close() // the writer has left that to us
+			}
 			return
 		}
 	}

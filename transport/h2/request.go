@@ -37,7 +37,8 @@ func (t *target) from(c *Conn, req *http.Request) error {
 	if t.authority = req.Host; t.authority == "" {
 		t.authority = req.URL.Host
 	}
-	if t.authority == "" || !httpguts.ValidHostHeader(t.authority) {
+	// RFC 9113 §8.3.1: no user information.
+	if t.authority == "" || !httpguts.ValidHostHeader(t.authority) || strings.Contains(t.authority, "@") {
 		return errors.New("h2: the request's Host is missing or not valid")
 	}
 	if p := req.Header[":protocol"]; len(p) > 0 {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -32,9 +33,15 @@ type script struct {
 // bubble runs a test on a fake clock.
 func bubble(t *testing.T, cfg Config, delay time.Duration, settings []http2.Setting, run func(s *script)) {
 	t.Helper()
+	bubbleOver(t, func(nc net.Conn) net.Conn { return nc }, cfg, delay, settings, run)
+}
+
+// bubbleOver is bubble with something between the client and its connection.
+func bubbleOver(t *testing.T, over func(net.Conn) net.Conn, cfg Config, delay time.Duration, settings []http2.Setting, run func(s *script)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		client, server := netlab.Pipe(delay)
-		c, err := New(client, cfg)
+		c, err := New(over(client), cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -266,6 +268,77 @@ func TestUnwrittenHeadsAreUnsent(t *testing.T) {
 		}
 		if _, err := upload.wait(); err == nil || isUnsent(err) {
 			t.Errorf("the upload: %v", err)
+		}
+	})
+}
+
+// A peer that answers, closes and refuses the rest of an upload is heard.
+func TestAnswerBeforeTheConnectionEnds(t *testing.T) {
+	over := func(nc net.Conn) net.Conn { return &refusing{Conn: nc} }
+	bubbleOver(t, over, Config{}, 0, common(), func(s *script) {
+		pr, pw := io.Pipe()
+		call := s.send(s.request(s.t.Context(), "POST", pr))
+		id := want[*http2.MetaHeadersFrame](s).StreamID
+		s.c.nc.(*refusing).on.Store(true)
+		_, _ = io.WriteString(pw, "cannot be written")
+		synctest.Wait()
+		if s.c.Available() != 0 || s.c.Err() == nil {
+			t.Error("a connection that cannot be written takes requests")
+		}
+		s.pass(100 * time.Millisecond)
+		s.fields(id, false, ":status: 413")
+		s.data(id, true, "too large")
+		resp, err := call.wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(resp.Body); string(b) != "too large" || err != nil {
+			t.Errorf("%q, %v", b, err)
+		}
+		_ = resp.Body.Close()
+	})
+}
+
+// Without an answer the request fails a second later, for the write's reason.
+func TestUnwritableConnectionEnds(t *testing.T) {
+	over := func(nc net.Conn) net.Conn { return &refusing{Conn: nc} }
+	bubbleOver(t, over, Config{}, 0, common(), func(s *script) {
+		call, _ := s.open()
+		s.c.nc.(*refusing).on.Store(true)
+		begin := time.Now()
+		go func() { _, _ = s.c.Ping(s.t.Context()) }()
+		_, err := call.wait()
+		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Kind != kindReset || time.Since(begin) != answerGrace {
+			t.Errorf("after %v: %v", time.Since(begin), err)
+		}
+	})
+}
+
+// A refusing connection can be read, but not written, once it is on.
+type refusing struct {
+	net.Conn
+	on atomic.Bool
+}
+
+func (r *refusing) Write(p []byte) (int, error) {
+	if r.on.Load() {
+		return 0, syscall.EPIPE
+	}
+	return r.Conn.Write(p)
+}
+
+// The owner's verdict is what requests in flight fail with.
+func TestAbandon(t *testing.T) {
+	bubble(t, Config{}, 0, common(), func(s *script) {
+		call, _ := s.open()
+		verdict := &fault.Error{In: "wait", Kind: kindSilent, Expired: true, Err: errors.New("no PING is answered")}
+		s.c.Abandon(verdict)
+		_, err := call.wait()
+		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Kind != kindSilent || !f.Expired || !f.Sent {
+			t.Errorf("err = %#v", err)
+		}
+		if s.next() != nil {
+			t.Error("still open")
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/warmwire/warmwire/transport/fault"
 	"golang.org/x/net/http2"
 )
 
@@ -29,12 +30,13 @@ type output struct {
 	marks   []mark
 	spare   []byte // the writer's other buffer
 	spareM  []mark
-	replies int       // bytes in buf that the peer's own frames provoked
-	data    int       // bytes of DATA in buf
-	round   int       // how many there may be in one write
-	wake    sync.Cond // on Conn.mu; the writer waits
-	notify  bool      // a stream ended: the writer tells the owner
-	drained int       // the most urgent class of which a body was taken whole and is read on now
+	replies int          // bytes in buf that the peer's own frames provoked
+	data    int          // bytes of DATA in buf
+	round   int          // how many there may be in one write
+	wake    sync.Cond    // on Conn.mu; the writer waits
+	broken  *fault.Error // why nothing can be written any more; the reader closes the connection
+	notify  bool         // a stream ended: the writer tells the owner
+	drained int          // the most urgent class of which a body was taken whole and is read on now
 }
 
 // A mark is a place in the output that a request wants to know of.
@@ -97,7 +99,12 @@ func (c *Conn) write() {
 		c.mu.Lock()
 		c.out.give(buf, marks)
 		if err != nil {
-			break
+			dead := c.dead
+			c.mu.Unlock()
+			if dead {
+				_ = c.nc.Close()
+			}
+			return // else the reader ends the rest
 		}
 	}
 	last := c.out.buf // a GOAWAY, if the peer shall have one
@@ -139,9 +146,7 @@ func (c *Conn) flush(buf []byte, marks []mark, data int) error {
 				m.s.sent.Store(false) // not a byte of it left
 			}
 		}
-		f := broken(err)
-		f.In = "send"
-		c.fail(f, 0, false)
+		c.unwritable(broken(err))
 		return err
 	}
 	for _, m := range marks {
@@ -159,6 +164,23 @@ func (c *Conn) flush(buf []byte, marks []mark, data int) error {
 		c.mu.Unlock()
 	}
 	return nil
+}
+
+// answerGrace bounds how long a connection that cannot be written is still read.
+// The reader of a broken one ends at once; this is for what nobody has thought of.
+const answerGrace = time.Second
+
+// unwritable ends the writing. A peer may answer, close, and refuse the rest of an
+// upload: what it said before is still there to be read.
+func (c *Conn) unwritable(why *fault.Error) {
+	c.mu.Lock()
+	c.out.broken = why
+	if c.closing == nil {
+		c.closing = why
+	}
+	c.mu.Unlock()
+	_ = c.nc.SetReadDeadline(time.Now().Add(answerGrace))
+	c.changed()
 }
 
 func (m mark) report() {
