@@ -51,8 +51,9 @@ type stream struct {
 	queued     bool // in the scheduler
 	offered    bool // body waits to be taken
 	body       []byte
-	bodyEnd    bool // END_STREAM goes with the last of body
-	enough     bool // the answer makes the rest of the upload pointless
+	bodyEnd    bool   // END_STREAM goes with the last of body
+	enough     bool   // the answer makes the rest of the upload pointless
+	turn       uint64 // the last write that it has a direct part in
 	sendWindow int64
 	taken      sync.Cond // on Conn.mu; the upload waits
 

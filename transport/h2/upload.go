@@ -219,9 +219,11 @@ func (s *stream) offer(p []byte, end bool) bool {
 		c.out.wake.Signal()
 		return true
 	}
-	if n := int64(len(p)); c.uploads.empty() && len(c.out.buf)+len(p) <= c.out.round && len(p) <= c.frameLimit() &&
+	if n := int64(len(p)); c.uploads.empty() && s.turn != c.out.turn && len(c.out.buf)+len(p) <= c.out.round && len(p) <= c.frameLimit() &&
 		n <= s.sendWindow && n <= c.sendWindow {
-		// Nobody is before it and the next write has room: a turn of the writer saved.
+		// Nobody is before it and the next write has room: a turn of the writer
+		// saved. Once a write, or the body that is read fastest would have it all.
+		s.turn = c.out.turn
 		s.sendWindow -= n
 		c.sendWindow -= n
 		c.out.data += len(p)

@@ -33,6 +33,7 @@ type output struct {
 	replies int          // bytes in buf that the peer's own frames provoked
 	data    int          // bytes of DATA in buf
 	round   int          // how many there may be in one write
+	turn    uint64       // counts the writes, from 1
 	wake    sync.Cond    // on Conn.mu; the writer waits
 	broken  *fault.Error // why nothing can be written any more; the reader closes the connection
 	notify  bool         // a stream ended: the writer tells the owner
@@ -118,6 +119,7 @@ func (c *Conn) write() {
 // swap hands the output to the writer.
 func (o *output) swap() ([]byte, []mark) {
 	buf, marks := o.buf, o.marks
+	o.turn++
 	o.buf, o.marks, o.replies, o.data = o.spare[:0], o.spareM[:0], 0, 0
 	o.spare, o.spareM = nil, nil
 	return buf, marks
