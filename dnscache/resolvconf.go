@@ -82,3 +82,29 @@ func suffixes(names []string) []string {
 	}
 	return out
 }
+
+// Candidates returns the absolute names to ask for name, in order. A name that
+// ends in a dot is absolute. A name with any dot is asked as it stands first,
+// whatever ndots says, so that a public host never waits for the search list;
+// ndots then only decides whether the list is tried after it.
+func (c ResolvConf) Candidates(name string) []string {
+	key := hostKey(name)
+	dots := strings.Count(key, ".")
+	if strings.HasSuffix(name, ".") || (dots > 0 && dots >= c.Ndots) {
+		return []string{key}
+	}
+	out := make([]string, 0, len(c.Search)+1)
+	if dots > 0 {
+		out = append(out, key)
+	}
+	for _, s := range c.Search {
+		// 253 octets without the root's dot (RFC 1035 section 2.3.4).
+		if full := key + "." + s; len(full) <= 253 {
+			out = append(out, full)
+		}
+	}
+	if dots == 0 {
+		out = append(out, key)
+	}
+	return out
+}

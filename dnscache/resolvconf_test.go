@@ -36,3 +36,18 @@ func FuzzParseResolvConf(f *testing.F) {
 		}
 	})
 }
+
+func TestCandidates(t *testing.T) {
+	c := ResolvConf{Ndots: 2, Search: []string{"corp.example", "lan"}}
+	for in, want := range map[string]string{
+		"Db":        "[db.corp.example db.lan db]",
+		"db.":       "[db]",
+		"a.b":       "[a.b a.b.corp.example a.b.lan]",
+		"a.b.c":     "[a.b.c]",
+		"api.test.": "[api.test]",
+	} {
+		if got := fmt.Sprint(c.Candidates(in)); got != want {
+			t.Errorf("Candidates(%q) = %s, want %s", in, got, want)
+		}
+	}
+}
