@@ -259,12 +259,17 @@ func (c *Conn) Shutdown() {
 // the connection's goroutines have ended, so it must not be called by OnChange.
 func (c *Conn) Close() error {
 	c.fail(&fault.Error{In: "wait", Kind: kindClosed, Err: errors.New("the connection was closed on this side")}, 0, false)
-	err := c.nc.Close()
 	c.loops.Wait()
-	if errors.Is(err, net.ErrClosed) {
-		return nil
+	return nil
+}
+
+// hangUp closes without a word. TLS would send one, and wait for seconds for a
+// peer that reads nothing.
+func (c *Conn) hangUp() {
+	if t, ok := c.nc.(interface{ NetConn() net.Conn }); ok {
+		_ = t.NetConn().Close()
 	}
-	return err
+	_ = c.nc.Close()
 }
 
 // Abandon ends the connection at once because of why: what its owner knows of the
@@ -339,7 +344,10 @@ func (c *Conn) dieLocked(why *fault.Error, code http2.ErrCode, tell bool) []*str
 		_ = c.fw.WriteGoAway(0, code, nil) // no stream of the peer's was ever taken
 		limit = limit.Add(goodbye)
 	}
-	_ = c.nc.SetWriteDeadline(limit)
+	_ = c.nc.SetWriteDeadline(limit) // the writer ends, and closes
+	if c.out.broken != nil {
+		_ = c.nc.SetReadDeadline(time.Now()) // it has ended: the reader closes
+	}
 	c.pings.endLocked()
 	c.out.wake.Signal()
 	return victims

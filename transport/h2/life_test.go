@@ -5,14 +5,18 @@ package h2
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/warmwire/warmwire/transport/fault"
 	"golang.org/x/net/http2"
@@ -224,6 +228,68 @@ func TestManyCancelledAnswers(t *testing.T) {
 	eventually(t, "nothing is in flight", func() bool { return c.InFlight() == 0 })
 	if err := c.Err(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Close is immediate even if the peer has stopped reading in the middle of an
+// upload over TLS, where a last alert would have to wait.
+func TestCloseWhileThePeerReadsNothing(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	donor := httptest.NewUnstartedServer(nil) // of a certificate
+	donor.StartTLS()
+	defer donor.Close()
+	closed := make(chan struct{})
+	var peer sync.WaitGroup
+	defer peer.Wait()
+	defer close(closed)
+	peer.Go(func() {
+		nc, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer nc.Close()
+		tc := tls.Server(nc, donor.TLS)
+		fr := http2.NewFramer(tc, tc)
+		_ = fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
+		_ = fr.WriteWindowUpdate(0, 1<<30)
+		<-closed
+	})
+	nc, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := start(t, nc, Config{})
+	if err := c.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	failed := make(chan error, 1)
+	go func() {
+		_, err := c.RoundTrip(request(t, "POST", "/", endless{}))
+		failed <- err
+	}()
+	var before uint64
+	progress := func() bool { // no write has ended since the last look
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		same := c.out.turn == before && c.out.turn > 20
+		before = c.out.turn
+		return same
+	}
+	stuck := 0
+	eventually(t, "the path is full", func() bool {
+		if stuck++; !progress() {
+			stuck = 0
+		}
+		return stuck == 50
+	})
+	begin := time.Now()
+	_ = c.Close()
+	if err := <-failed; err == nil || time.Since(begin) > time.Second {
+		t.Errorf("after %v: %v", time.Since(begin), err)
 	}
 }
 

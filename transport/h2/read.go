@@ -23,7 +23,7 @@ func (c *Conn) read() {
 			stopped := c.out.broken != nil
 			c.mu.Unlock()
 			if stopped {
-				_ = c.nc.Close() // the writer has left that to us
+				c.hangUp() // the writer has left that to us
 			}
 			return
 		}

@@ -103,7 +103,7 @@ func (c *Conn) write() {
 			dead := c.dead
 			c.mu.Unlock()
 			if dead {
-				_ = c.nc.Close()
+				c.hangUp()
 			}
 			return // else the reader ends the rest
 		}
