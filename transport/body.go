@@ -88,13 +88,6 @@ func (v *uploadView) Read(p []byte) (int, error) {
 
 func (v *uploadView) Close() error { return nil }
 
-// noBody is a body that ends at once. Unlike http.NoBody it keeps net/http from
-// taking a GET for replayable and silently sending it twice.
-type noBody struct{}
-
-func (noBody) Read([]byte) (int, error) { return 0, io.EOF }
-func (noBody) Close() error             { return nil }
-
 // A progress measures how long the upstream takes no bytes: from the end of one
 // Read of the body to the beginning of the next. Time in which the app has
 // nothing to give does not count.

@@ -8,12 +8,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/warmwire/warmwire/transport/fault"
@@ -82,9 +79,9 @@ func namesOf(c *x509.Certificate) string {
 	return strings.Join(names, ", ")
 }
 
-// classify gives an error of net/http its phase and code. What is typed already,
-// a cause of cancellation among it, passes unchanged.
-func classify(ctx context.Context, err error, sent bool) error {
+// classify makes an error of the way out one that says its phase and code. The
+// cause of cancellation goes before it.
+func classify(ctx context.Context, err error) error {
 	var t typed
 	if cause := context.Cause(ctx); cause != nil {
 		if errors.As(cause, &t) {
@@ -92,37 +89,15 @@ func classify(ctx context.Context, err error, sent bool) error {
 		}
 		return errors.Join(cause, err)
 	}
+	if isRemoteAlert(err) {
+		// With TLS 1.3 the server judges our certificate after our handshake is over.
+		return &Error{In: "tls", Kind: "upstream_tls_failed", Err: fmt.Errorf("the upstream ended the TLS connection: %w; "+
+			"if it asks for a client certificate, see tls.client_cert", err)}
+	}
 	if errors.As(err, &t) {
 		return err
 	}
-	e := &Error{In: "wait", Kind: "upstream_closed", Sent: sent, Err: err}
-	if !sent {
-		e.In = "send"
-	}
-	text := err.Error()
-	switch {
-	case isRemoteAlert(err):
-		// With TLS 1.3 the server judges our certificate after our handshake is over.
-		e.Kind, e.In, e.Err = "upstream_tls_failed", "tls", fmt.Errorf("the upstream ended the TLS connection: %w; "+
-			"if it asks for a client certificate, see tls.client_cert", err)
-	case strings.Contains(text, "client connection lost"): // an HTTP/2 PING went unanswered
-		e.Kind, e.Expired = "upstream_unreachable", true
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		e.Kind, e.Err = "upstream_reset", errors.New("the upstream reset the connection before it answered")
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), strings.Contains(text, "server closed idle connection"):
-		e.Err = fmt.Errorf("the upstream closed the connection before it answered: %w", io.ErrUnexpectedEOF)
-	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, os.ErrDeadlineExceeded):
-		e.Kind, e.Expired = "upstream_unreachable", true
-	case strings.Contains(text, "headers exceeded"), strings.Contains(text, "response header list larger"):
-		e.Kind = "upstream_header_too_large"
-	case strings.Contains(text, "stream error"), strings.Contains(text, "GOAWAY"), strings.Contains(text, "connection error"),
-		strings.Contains(text, "http2:"):
-		e.Kind = "upstream_protocol_error"
-	case isNetwork(err):
-	default:
-		e.Kind, e.Err = "upstream_bad_response", fmt.Errorf("the upstream's answer cannot be understood: %w", err)
-	}
-	return e
+	return &Error{In: "send", Kind: "upstream_closed", Err: err}
 }
 
 // isRemoteAlert says that the peer ended TLS with an alert. crypto/tls marks it by
@@ -130,9 +105,4 @@ func classify(ctx context.Context, err error, sent bool) error {
 func isRemoteAlert(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "remote error"
-}
-
-func isNetwork(err error) bool {
-	var ne net.Error
-	return errors.As(err, &ne) || errors.Is(err, net.ErrClosed) || errors.Is(err, http.ErrAbortHandler)
 }

@@ -170,7 +170,7 @@ func TestNothingIsAdded(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = resp.Body.Close()
-	if want := "GET /x HTTP/1.1\r\nHost: " + addr + "\r\nidempotency-key: k\r\n\r\n"; <-got != want {
+	if want := "GET /x HTTP/1.1\r\nHost: " + addr + "\r\nIdempotency-Key: k\r\n\r\n"; <-got != want {
 		t.Errorf("sent something else than %q", want)
 	}
 }

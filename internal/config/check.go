@@ -27,6 +27,7 @@ func (p *parser) check(cfg *Config, origin func(upstream, key string) (int, stri
 	hosts := make(map[string]string)
 	for _, u := range cfg.Upstreams {
 		c.timeouts(u)
+		c.pool(u)
 		c.headers(u)
 		c.files(u)
 		c.host(u, hosts)
@@ -243,6 +244,29 @@ func (c *checker) timeouts(u Upstream) {
 	}
 	if line, key := c.origin(u.Name, "timeouts.response_header"); t.ResponseHeader > 0 && time.Duration(t.ResponseHeader) < 10*time.Minute {
 		c.warnf(line, key, "%v is shorter than the 10m that the SDKs wait for a long answer: raise it", t.ResponseHeader)
+	}
+}
+
+// pool refuses bounds that leave no connection, or that contradict each other.
+func (c *checker) pool(u Upstream) {
+	for _, b := range []struct {
+		key            string
+		n, least, most int
+	}{
+		{"pool.warm", u.Pool.Warm, 0, 64}, {"pool.max_connections", u.Pool.MaxConnections, 1, 1000},
+		{"pool.max_h1_connections", u.Pool.MaxH1Connections, 1, 100_000}, {"pool.max_streams", u.Pool.MaxStreams, 1, 100_000},
+	} {
+		if b.n < b.least || b.n > b.most {
+			line, key := c.origin(u.Name, b.key)
+			c.addf(line, key, "%d is outside %d to %d", b.n, b.least, b.most)
+		}
+	}
+	if most := min(u.Pool.MaxConnections, u.Pool.MaxH1Connections); u.Pool.Warm > most && most > 0 {
+		line, key := c.origin(u.Name, "pool.warm")
+		c.addf(line, key, "%d are more than pool.max_connections or pool.max_h1_connections allows (%d)", u.Pool.Warm, most)
+	}
+	if line, key := c.origin(u.Name, "pool.queue_timeout"); u.Pool.QueueTimeout <= 0 {
+		c.addf(line, key, "needs a time above 0s: a request without a connection cannot wait for ever")
 	}
 }
 

@@ -28,6 +28,7 @@ type key struct {
 	options []string
 	doc     string
 	secret  bool // shown as ****
+	zero    bool // a number may be 0
 }
 
 // topKeys are the settings outside upstreams.
@@ -76,6 +77,13 @@ var upstreamKeys = []key{
 	{path: "timeouts.first_token", kind: kDuration, def: "0s", doc: "Request to the first token of a stream."},
 	{path: "timeouts.idle", kind: kDuration, def: "15m", doc: "Silence inside an answer."},
 	{path: "timeouts.total", kind: kDuration, def: "0s", doc: "Request to the end of the answer. Cuts healthy streams: leave it at none unless you mean that."},
+	{path: "priority", kind: kText, def: "default", options: []string{"interactive", "default", "batch"}, doc: "How urgent its requests are: the order of uploads on a connection and of those that wait for one, and what the API is told (RFC 9218)."},
+	{path: "pool.warm", kind: kInt, def: "1", zero: true, doc: "Connections kept ready: always for an upstream of this file, for an hour after the last request for a built-in one. 0 = none."},
+	{path: "pool.max_connections", kind: kInt, def: "8", doc: "HTTP/2 connections at once."},
+	{path: "pool.max_h1_connections", kind: kInt, def: "1000", doc: "HTTP/1.1 connections at once, WebSockets among them."},
+	{path: "pool.max_streams", kind: kInt, def: "100", doc: "Requests at once on one HTTP/2 connection; less if the API allows less."},
+	{path: "pool.idle_timeout", kind: kDuration, def: "0s", doc: "A connection that serves nothing and is not kept ready ends after this long. 0s = 90s, or less if the API closes them sooner."},
+	{path: "pool.queue_timeout", kind: kDuration, def: "10s", doc: "How long a request waits when all connections are full; then 503."},
 	{path: "congestion_control", kind: kText, doc: "TCP congestion control of connections to it, such as bbr, where the kernel has it. Default: the system's. Linux only."},
 	{path: "error_event", kind: kBool, def: "false", doc: "Give a cut stream an error event of its dialect before it is cut."},
 	{path: "tls.ca_file", kind: kText, doc: "PEM file of further CAs, added to the system's."},

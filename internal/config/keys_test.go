@@ -32,7 +32,7 @@ func leaves(v reflect.Value, path string, visit func(path string, v reflect.Valu
 
 func keyName(field string) string {
 	for from, to := range map[string]string{"CAFile": "ca_file", "AllowUIDs": "allow_uids", "TLSHandshake": "tls_handshake", "TLS": "tls",
-		"URL": "url", "Headers": "headers.set"} {
+		"URL": "url", "Headers": "headers.set", "MaxH1Connections": "max_h1_connections"} {
 		if field == from {
 			return to
 		}
@@ -100,6 +100,8 @@ upstreams:
     headers: {set: {X: s3cret}}
     timeouts: {connect: 2s, tls_handshake: 2s, request_write: 2s, response_header: 12m, first_token: 2s, idle: 2m, total: 2h}
     congestion_control: bbr
+    priority: batch
+    pool: {warm: 2, max_connections: 3, max_h1_connections: 4, max_streams: 5, idle_timeout: 6s, queue_timeout: 7s}
     error_event: true
     tls: {ca_file: %[1]q, client_cert: %[1]q, client_key: %[1]q, min_version: 1.3}
   ollama: {disabled: true}

@@ -373,8 +373,12 @@ func (k *key) accepts(v value) error {
 			err = fmt.Errorf("%q is neither true nor false", v.text)
 		}
 	case kInt:
-		if n, perr := strconv.Atoi(v.text); perr != nil || n < 1 {
-			err = fmt.Errorf("%q is no whole number from 1", v.text)
+		least := 1
+		if k.zero {
+			least = 0
+		}
+		if n, perr := strconv.Atoi(v.text); perr != nil || n < least {
+			err = fmt.Errorf("%q is no whole number from %d", v.text, least)
 		}
 	case kNumber:
 		if _, perr := strconv.ParseFloat(v.text, 64); perr != nil {

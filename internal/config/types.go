@@ -60,6 +60,8 @@ type Upstream struct {
 	Headers           map[string]string
 	Timeouts          Timeouts
 	ErrorEvent        bool
+	Priority          string // interactive, default or batch
+	Pool              Pool
 	TLS               TLS
 	Builtin           bool // not named in the file
 }
@@ -67,6 +69,12 @@ type Upstream struct {
 // Timeouts are the limits of one request by phase; 0 = none.
 type Timeouts struct {
 	Connect, TLSHandshake, RequestWrite, ResponseHeader, FirstToken, Idle, Total Duration
+}
+
+// Pool bounds the connections to one upstream.
+type Pool struct {
+	Warm, MaxConnections, MaxH1Connections, MaxStreams int
+	IdleTimeout, QueueTimeout                          Duration
 }
 
 // TLS says whom an upstream's certificate is checked against, and who we are.

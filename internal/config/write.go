@@ -95,8 +95,8 @@ func (c *Config) Show() []byte {
 		}
 		ups[u.Name] = map[string]any{
 			"url": u.URL.String(), "dialect": u.Dialect, "congestion_control": u.CongestionControl, "protocols": u.Protocols, "headers": map[string]any{"set": headers},
-			"error_event": u.ErrorEvent,
-			"timeouts":    u.Timeouts.show(),
+			"error_event": u.ErrorEvent, "priority": u.Priority, "pool": u.Pool.show(),
+			"timeouts": u.Timeouts.show(),
 			"tls": map[string]string{"ca_file": u.TLS.CAFile, "client_cert": u.TLS.ClientCert, "client_key": u.TLS.ClientKey,
 				"min_version": u.TLS.MinVersion},
 		}
@@ -134,6 +134,11 @@ func (t Timeouts) show() map[string]string {
 	return map[string]string{"connect": t.Connect.String(), "tls_handshake": t.TLSHandshake.String(),
 		"request_write": t.RequestWrite.String(), "response_header": t.ResponseHeader.String(),
 		"first_token": t.FirstToken.String(), "idle": t.Idle.String(), "total": t.Total.String()}
+}
+
+func (p Pool) show() map[string]any {
+	return map[string]any{"warm": p.Warm, "max_connections": p.MaxConnections, "max_h1_connections": p.MaxH1Connections,
+		"max_streams": p.MaxStreams, "idle_timeout": p.IdleTimeout.String(), "queue_timeout": p.QueueTimeout.String()}
 }
 
 // Schema returns a JSON Schema (2020-12) of the file, for editors.
@@ -181,7 +186,11 @@ func (k *key) schema() map[string]any {
 	case kBool:
 		s = map[string]any{"anyOf": []any{map[string]any{"type": "boolean"}, variable}}
 	case kInt:
-		s = map[string]any{"anyOf": []any{map[string]any{"type": "integer", "minimum": 1}, variable}}
+		least := 1
+		if k.zero {
+			least = 0
+		}
+		s = map[string]any{"anyOf": []any{map[string]any{"type": "integer", "minimum": least}, variable}}
 	case kNumber:
 		s = map[string]any{"anyOf": []any{map[string]any{"type": "number"}, variable}}
 	case kDuration:

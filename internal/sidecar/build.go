@@ -5,6 +5,7 @@ package sidecar
 import (
 	"crypto/sha256"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -22,6 +23,7 @@ import (
 	"github.com/warmwire/warmwire/internal/ingress"
 	"github.com/warmwire/warmwire/transport"
 	"github.com/warmwire/warmwire/transport/dial"
+	"github.com/warmwire/warmwire/transport/h2"
 )
 
 // built is a transport and what it was built from: a reload keeps those that
@@ -100,7 +102,7 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 	}
 	limits := u.Timeouts
 	limits.FirstToken, limits.Idle, limits.Total = 0, 0, 0 // not the transport's
-	made := fmt.Sprintf("%s %v %+v %+v %q %q %q", u.URL, u.Protocols, limits, u.TLS, u.CongestionControl, cfg.ParentProxy, cfg.NoProxy)
+	made := fmt.Sprintf("%s %v %v %+v %s %+v %+v %q %q %q", u.URL, u.Builtin, u.Protocols, u.Pool, u.Priority, limits, u.TLS, u.CongestionControl, cfg.ParentProxy, cfg.NoProxy)
 	for _, f := range files {
 		made += fmt.Sprintf(" %x", sha256.Sum256(f))
 	}
@@ -110,6 +112,11 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 	tc := transport.Config{
 		Protocols: u.Protocols, TLSHandshake: time.Duration(limits.TLSHandshake), RequestWrite: time.Duration(limits.RequestWrite),
 		ResponseHeader: time.Duration(limits.ResponseHeader), ExtraRoots: files[0],
+		Class: map[string]h2.Class{"interactive": h2.Interactive, "batch": h2.Batch}[u.Priority],
+		Pool: transport.Pool{
+			Warm: u.Pool.Warm, MaxConnections: u.Pool.MaxConnections, MaxH1Connections: u.Pool.MaxH1Connections,
+			MaxStreams: u.Pool.MaxStreams, IdleTimeout: time.Duration(u.Pool.IdleTimeout), QueueTimeout: time.Duration(u.Pool.QueueTimeout),
+		},
 		OnConn: func(delta int, protocol string) { s.metrics.UpstreamConn(u.Name, protocol, delta) },
 		OnHandshake: func(resumed bool, err error) {
 			kind := "full"
@@ -120,6 +127,9 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 			}
 			s.metrics.Handshake(u.Name, kind)
 		},
+	}
+	if u.Builtin { // nothing is dialled for an API that nobody uses
+		tc.Pool.WarmFor = builtinWarm
 	}
 	if u.TLS.MinVersion == "1.3" {
 		tc.MinVersion = tls.VersionTLS13
@@ -136,6 +146,21 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 		return nil, fmt.Errorf("tls.ca_file: %w", err)
 	}
 	return &built{made, tr}, nil
+}
+
+// builtinWarm is how long connections to an upstream that no file names are kept
+// ready after a request.
+const builtinWarm = time.Hour
+
+// keepWarm opens the connections that are kept ready.
+func keepWarm(cfg *config.Config, ups map[string]*built) error {
+	var err error
+	for _, u := range cfg.Upstreams {
+		if !u.Builtin {
+			err = errors.Join(err, ups[u.Name].transport.Keep(u.URL))
+		}
+	}
+	return err
 }
 
 func readFiles(paths ...string) ([][]byte, error) {
@@ -230,13 +255,16 @@ func (s *Sidecar) reload() error {
 	}
 	for name, b := range s.upstreams {
 		if ups[name] != b {
-			b.transport.CloseIdleConnections() // those in use close when their streams end and idle out
+			b.transport.Retire() // those in use close when their streams end and idle out
 		}
 	}
 	for _, w := range append(warnings, fixedUntilRestart(s.cfg, cfg)...) {
 		s.log.Warn("configuration", "warning", w)
 	}
 	s.cfg, s.upstreams = cfg, ups
+	if err := keepWarm(cfg, ups); err != nil {
+		s.log.Warn("configuration", "warning", err.Error())
+	}
 	s.shown.Store(cfg)
 	s.setLogLevel(cfg)
 	if err := s.access.SetSample(cfg.Log.Access.Sample); err != nil {
@@ -268,6 +296,6 @@ func (s *Sidecar) closeUpstreams() {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
 	for b := range maps.Values(s.upstreams) {
-		b.transport.CloseIdleConnections()
+		b.transport.Close()
 	}
 }

@@ -88,6 +88,9 @@ func (r *rig) write(upstream, more string) {
 	if !strings.Contains(more, "upstreams:") {
 		text += "upstreams:\n  up: {url: 'http://" + upstream + "'}\n"
 	}
+	if !strings.Contains(more, "defaults:") { // scripted upstreams count connections
+		text += "defaults: {pool: {warm: 0}}\n"
+	}
 	if !strings.Contains(more, "drain:") {
 		text += "drain: {timeout: 50ms}\n"
 	}

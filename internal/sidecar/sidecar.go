@@ -171,6 +171,9 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	lastCtx, stopLast := context.WithCancel(context.Background()) // what outlives the serving: admin, logs
 	defer stopLast()
 	defer stopServing()
+	if err := keepWarm(s.cfg, s.upstreams); err != nil {
+		s.log.Warn("configuration", "warning", err.Error())
+	}
 	broke := make(chan error, len(s.listeners)+3)
 	var serving, last sync.WaitGroup
 	for _, ln := range s.listeners {

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transport
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmwire/warmwire/transport/h1"
+	"github.com/warmwire/warmwire/transport/h2"
+	"github.com/warmwire/warmwire/transport/pool"
+)
+
+// maxOrigins bounds the hosts of one Transport; those that serve nothing make
+// room.
+const maxOrigins = 1024
+
+// A clientConn is one connection, whatever it speaks.
+type clientConn interface {
+	RoundTrip(*http.Request) (*http.Response, error)
+	Available() int
+	InFlight() int
+	Err() error
+	Shutdown()
+	Close() error
+	Abandon(why *Error) // at once, with a verdict
+}
+
+// An origin is one scheme, host and port (RFC 6454) with its connections.
+type origin struct {
+	t      *Transport
+	secure bool
+	host   string // of TLS
+	addr   string // host:port
+	pool   *pool.Pool
+
+	used    atomic.Int64 // when it was last, in nanoseconds
+	cooling atomic.Bool  // a timer will look whether it still is
+
+	watching sync.WaitGroup
+	ctx      context.Context // of the watches
+	cancel   context.CancelFunc
+}
+
+// origin returns the one of a URL.
+func (t *Transport) origin(u *url.URL) (*origin, error) {
+	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
+	if port == "" || u.Hostname() == "" {
+		return nil, &Error{In: "send", Kind: "upstream_bad_response", Err: fmt.Errorf("cannot reach %q: want an http or https URL with a host", u.Redacted())}
+	}
+	key := u.Scheme + "://" + net.JoinHostPort(u.Hostname(), port)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o := t.origins[key]
+	if o == nil {
+		t.makeRoom()
+		o = t.newOrigin(u, port)
+		t.origins[key] = o
+	}
+	return o, nil
+}
+
+// makeRoom closes the origins that serve nothing, if there are too many.
+func (t *Transport) makeRoom() {
+	if len(t.origins) < maxOrigins {
+		return
+	}
+	for key, o := range t.origins {
+		if o.pool.Idle() {
+			delete(t.origins, key)
+			go o.close()
+		}
+	}
+}
+
+func (t *Transport) newOrigin(u *url.URL, port string) *origin {
+	o := &origin{t: t, secure: u.Scheme == "https", host: u.Hostname(), addr: net.JoinHostPort(u.Hostname(), port)}
+	o.ctx, o.cancel = context.WithCancel(context.Background())
+	c := t.cfg.Pool
+	o.pool = pool.New(pool.Config{
+		Open: o.open, MaxConnections: c.MaxConnections, MaxH1Connections: c.MaxH1Connections, MaxStreams: c.MaxStreams,
+		IdleTimeout: cmp.Or(c.IdleTimeout, idleTimeout), QueueLimit: queueLimit, QueueTimeout: c.QueueTimeout,
+	})
+	return o
+}
+
+// use keeps connections ready for a while after a request.
+func (o *origin) use() {
+	c := o.t.cfg.Pool
+	if c.Warm == 0 || c.WarmFor == 0 {
+		return
+	}
+	o.used.Store(time.Now().UnixNano())
+	if !o.cooling.Swap(true) {
+		o.pool.Keep(c.Warm)
+		time.AfterFunc(c.WarmFor, o.cool)
+	}
+}
+
+// cool ends the keeping if there was no request for long enough.
+func (o *origin) cool() {
+	left := o.t.cfg.Pool.WarmFor - time.Since(time.Unix(0, o.used.Load()))
+	if left > 0 && o.ctx.Err() == nil {
+		time.AfterFunc(left, o.cool)
+		return
+	}
+	o.cooling.Store(false)
+	o.pool.Keep(0)
+}
+
+// close ends what the origin has; what is in flight goes on to its end.
+func (o *origin) close() {
+	o.pool.Close()
+	o.cancel()
+	o.watching.Wait()
+}
+
+// open opens a connection for the pool.
+func (o *origin) open(ctx context.Context, h1Only bool, changed func()) (pool.Conn, pool.Info, error) {
+	s, nc, protocol, err := o.connect(ctx, h1Only)
+	if err != nil {
+		return nil, pool.Info{}, err
+	}
+	f := &flow{raw: s, wake: make(chan struct{}, 1)}
+	onChange := func() {
+		f.changed()
+		changed()
+	}
+	if protocol == "h2" {
+		c, err := h2.New(nc, h2.Config{Priority: true, MaxStreams: o.t.cfg.Pool.MaxStreams, OnChange: onChange})
+		if err != nil {
+			_ = nc.Close()
+			return nil, pool.Info{}, &Error{In: "tls", Kind: "upstream_protocol_error", Err: err}
+		}
+		f.c = c
+	} else {
+		f.c = h1.New(nc, h1.Config{OnChange: onChange})
+	}
+	o.watching.Go(func() { o.watch(o.ctx, f) })
+	return f.c, pool.Info{Protocol: protocol, Multiplexed: protocol == "h2"}, nil
+}
+
+// connect opens a connection and agrees with the peer on a protocol.
+func (o *origin) connect(ctx context.Context, h1Only bool) (*socket, net.Conn, string, error) {
+	c, err := o.t.dialRaw(ctx, "tcp", o.addr)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	s := &socket{Conn: c, onClose: func() {}}
+	var nc net.Conn = s
+	protocol := "http/1.1"
+	if o.secure {
+		tc, err := o.handshake(ctx, s, h1Only)
+		if err != nil {
+			_ = s.Close()
+			return nil, nil, "", err
+		}
+		nc = tc
+		if tc.ConnectionState().NegotiatedProtocol == "h2" {
+			protocol = "h2"
+		}
+	} else if !h1Only && !slices.Contains(o.t.cfg.Protocols, "http/1.1") {
+		protocol = "h2" // with prior knowledge (RFC 9113 §3.3)
+	}
+	if o.t.cfg.OnConn != nil {
+		o.t.cfg.OnConn(1, protocol)
+		s.onClose = func() { o.t.cfg.OnConn(-1, protocol) }
+	}
+	return s, nc, protocol, nil
+}
+
+// handshake makes TLS of a connection, within the limit.
+func (o *origin) handshake(ctx context.Context, c net.Conn, h1Only bool) (*tls.Conn, error) {
+	cfg := o.t.tls.Clone()
+	cfg.ServerName, cfg.NextProtos = o.host, o.t.cfg.Protocols
+	if h1Only {
+		cfg.NextProtos = []string{"http/1.1"}
+	}
+	limited, cancel := context.WithTimeout(ctx, o.t.cfg.TLSHandshake)
+	defer cancel()
+	trace := httptrace.ContextClientTrace(ctx)
+	if trace != nil && trace.TLSHandshakeStart != nil {
+		trace.TLSHandshakeStart()
+	}
+	tc := tls.Client(c, cfg)
+	err := tc.HandshakeContext(limited)
+	state := tc.ConnectionState()
+	if trace != nil && trace.TLSHandshakeDone != nil {
+		trace.TLSHandshakeDone(state, err)
+	}
+	if o.t.cfg.OnHandshake != nil {
+		o.t.cfg.OnHandshake(state.DidResume, err)
+	}
+	if err == nil {
+		return tc, nil
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return nil, tlsError(o.addr, err, o.t.cfg.TLSHandshake)
+}
+
+// opens says whether the path carries a new connection now.
+func (o *origin) opens(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, freshLimit)
+	defer cancel()
+	s, nc, _, err := o.connect(ctx, false)
+	if err != nil {
+		return false
+	}
+	_ = nc.Close()
+	_ = s.Close()
+	return true
+}
+
+// poolClass is the pool's word for a class.
+func poolClass(c h2.Class) pool.Class { return pool.Class(c) }
+
+// Keep keeps Config.Pool.Warm connections to the origin of u ready from now on,
+// until Retire.
+func (t *Transport) Keep(u *url.URL) error {
+	o, err := t.origin(u)
+	if err != nil {
+		return err
+	}
+	o.pool.Keep(t.cfg.Pool.Warm)
+	return nil
+}
+
+// each returns the origins there are.
+func (t *Transport) each() []*origin {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Values(t.origins))
+}
+
+// CloseIdleConnections closes connections that serve nothing now.
+func (t *Transport) CloseIdleConnections() {
+	for _, o := range t.each() {
+		o.pool.CloseIdle()
+	}
+}
+
+// Renew replaces all connections, new ones first, because the network has
+// changed. What is in flight goes on.
+func (t *Transport) Renew() {
+	for _, o := range t.each() {
+		o.pool.Renew()
+	}
+}
+
+// Retire keeps nothing ready any more. Requests that come nevertheless are
+// served; connections close when they are idle.
+func (t *Transport) Retire() {
+	for _, o := range t.each() {
+		o.used.Store(0)
+		o.pool.Keep(0)
+		o.pool.CloseIdle()
+	}
+}
+
+// Close closes what is idle at once, the rest when its answers have ended, and
+// waits until nothing is being opened.
+func (t *Transport) Close() {
+	for _, o := range t.each() {
+		o.close()
+	}
+}

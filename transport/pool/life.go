@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Pauses between attempts to open a connection ahead of need.
+const (
+	pauseMin = 250 * time.Millisecond
+	pauseMax = 30 * time.Second
+)
+
+// open opens a connection in the background. The lock is held.
+func (p *Pool) open(kind int, values context.Context) {
+	p.opening[kind]++
+	p.work.Go(func() {
+		ctx, cancel := context.WithCancel(context.WithoutCancel(values))
+		defer cancel()
+		stop := context.AfterFunc(p.ctx, cancel)
+		defer stop()
+		m := &member{opened: time.Now()}
+		ready := make(chan struct{}) // m is whole
+		conn, info, err := p.cfg.Open(ctx, kind == forH1, func() {
+			select {
+			case <-ready:
+				p.changed(m)
+			default: // opened looks anyway
+			}
+		})
+		m.Conn, m.info = conn, info
+		close(ready)
+		p.opened(kind, m, err)
+	})
+}
+
+// opened takes a new connection in, or tells those who waited for it why not.
+func (p *Pool) opened(kind int, m *member, err error) {
+	p.mu.Lock()
+	p.opening[kind]--
+	switch {
+	case err != nil:
+		p.failed(kind, err)
+	case p.closed:
+		p.mu.Unlock()
+		_ = m.Close()
+		return
+	default:
+		p.pause, p.paused = 0, time.Time{}
+		if kind == forAny {
+			if p.proto = oneByOne; m.info.Multiplexed {
+				p.proto = multiplexed
+			}
+		}
+		m.idleSince = time.Now()
+		switch {
+		case m.info.Multiplexed:
+			p.multi = append(p.multi, m)
+		case p.single >= p.cfg.MaxH1Connections: // it was opened to see what the origin speaks
+			p.single++
+			p.retire(m)
+		default:
+			p.single++
+			m.free = true
+			p.free = append(p.free, m)
+		}
+		p.dispatch()
+		p.grow() // now that it is known what the origin speaks
+	}
+	p.schedule()
+	p.mu.Unlock()
+	if err == nil {
+		p.changed(m) // it may have ended already
+	}
+}
+
+// failed gives up those whom nothing else will serve. The lock is held.
+func (p *Pool) failed(kind int, err error) {
+	p.pause = min(max(2*p.pause, pauseMin), pauseMax)
+	p.paused = time.Now().Add(p.pause/2 + rand.N(p.pause/2+1))
+	served := len(p.multi) > 0 && kind == forAny || p.single > 0
+	for class, q := range p.queue {
+		left := q[:0]
+		for _, w := range q {
+			switch {
+			case kindOf(w.want) != kind || served && p.opening[kind] == 0, p.opening[kind] > 0 && len(left) < len(q)-1:
+				left = append(left, w)
+			default:
+				w.got <- answer{err: err}
+			}
+		}
+		clear(q[len(left):])
+		p.queue[class] = left
+	}
+}
+
+// changed looks at a connection that may have become free, or have ended.
+func (p *Pool) changed(m *member) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := m.Err(); err != nil && !m.gone {
+		p.learn(m)
+		p.retire(m)
+	}
+	busy := m.InFlight() > 0 || m.entering > 0
+	switch {
+	case m.gone:
+		if !busy {
+			delete(p.leaving, m)
+		}
+	case busy:
+		m.idleSince = time.Time{}
+	default:
+		if m.idleSince.IsZero() {
+			m.idleSince = time.Now()
+		}
+		if !m.info.Multiplexed && !m.free && m.Available() > 0 {
+			m.free = true
+			p.free = append(p.free, m)
+		}
+	}
+	if p.waiting() > 0 {
+		p.dispatch()
+		p.grow()
+	}
+	p.schedule()
+}
+
+// learn remembers how long the server keeps an idle connection, from one that it
+// closed. The lock is held.
+func (p *Pool) learn(m *member) {
+	const sure = time.Second // what ends sooner did not end for being idle
+	if m.idleSince.IsZero() || m.suspect {
+		return
+	}
+	if idle := time.Since(m.idleSince); idle > sure {
+		idle = idle * 4 / 5
+		if p.learned == 0 || idle < p.learned {
+			p.learned = idle
+		} else {
+			p.learned += (idle - p.learned) / 8 // it may have grown
+		}
+	}
+}
+
+// retire takes a connection out: it serves nothing new. Its Shutdown is called
+// without the lock, soon. The lock is held.
+func (p *Pool) retire(m *member) {
+	if m.gone {
+		return
+	}
+	m.gone = true
+	if m.info.Multiplexed {
+		p.multi = slices.DeleteFunc(p.multi, func(o *member) bool { return o == m })
+	} else {
+		p.single--
+		if m.free {
+			p.free = slices.DeleteFunc(p.free, func(o *member) bool { return o == m })
+			m.free = false
+		}
+	}
+	p.leaving[m] = true
+	p.work.Go(func() {
+		m.Shutdown()
+		p.changed(m)
+	})
+}
+
+// schedule keeps the timer for what is due next: the end of idle connections, and
+// the opening of those that are kept ready. The lock is held.
+func (p *Pool) schedule() {
+	if p.closed {
+		return
+	}
+	now := time.Now()
+	next := p.expire(now)
+	if d := p.refill(now); d > 0 && (next == 0 || d < next) {
+		next = d
+	}
+	switch {
+	case next == 0:
+		if p.tick != nil {
+			p.tick.Stop()
+		}
+	case p.tick == nil:
+		p.tick = time.AfterFunc(next, p.onTick)
+	default:
+		p.tick.Reset(next)
+	}
+}
+
+func (p *Pool) onTick() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.schedule()
+}
+
+// expire retires what was idle for too long, the oldest first, and returns when
+// the next one is due. Those that are kept ready are replaced only before the
+// server's own limit.
+func (p *Pool) expire(now time.Time) (next time.Duration) {
+	limit := p.cfg.IdleTimeout
+	if p.learned > 0 {
+		limit = min(limit, p.learned)
+	}
+	ready := len(p.multi) + p.single
+	for _, list := range [][]*member{slices.Clone(p.multi), slices.Clone(p.free)} {
+		for _, m := range list {
+			if m.idleSince.IsZero() || m.entering > 0 {
+				continue
+			}
+			left := limit - now.Sub(m.idleSince)
+			if ready <= p.keep {
+				if p.learned == 0 {
+					continue
+				}
+				left = p.learned - now.Sub(m.idleSince)
+			}
+			if left <= 0 {
+				p.retire(m)
+				ready--
+			} else if next == 0 || left < next {
+				next = left
+			}
+		}
+	}
+	return next
+}
+
+// refill opens what is missing of the connections that are kept ready, and
+// returns when to look again.
+func (p *Pool) refill(now time.Time) time.Duration {
+	ready := p.usable() + len(p.free) + p.opening[forAny]
+	if ready >= p.keep {
+		return 0
+	}
+	if now.Before(p.paused) {
+		return p.paused.Sub(now)
+	}
+	for ; ready < p.keep && p.mayOpen(forAny); ready++ {
+		p.open(forAny, p.ctx)
+	}
+	return 0
+}
+
+// Keep keeps n connections ready from now on; 0 none.
+func (p *Pool) Keep(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.keep = n
+	p.schedule()
+}
+
+// Suspect keeps new requests away from a connection until [Pool.Clear].
+func (p *Pool) Suspect(c Conn) { p.mark(c, true) }
+
+// Clear lets requests use a connection again.
+func (p *Pool) Clear(c Conn) { p.mark(c, false) }
+
+func (p *Pool) mark(c Conn, suspect bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.multi {
+		if m.Conn == c && m.suspect != suspect {
+			m.suspect = suspect
+			if !suspect {
+				p.dispatch()
+			}
+			p.schedule()
+		}
+	}
+}
+
+// Renew replaces all connections: the network is another one. Those that are
+// kept ready are opened first; what is in flight goes on.
+func (p *Pool) Renew() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.learned, p.paused, p.pause = 0, time.Time{}, 0
+	for _, m := range slices.Concat(p.multi, p.free) {
+		p.retire(m)
+	}
+	p.schedule()
+}
+
+// CloseIdle closes what serves nothing now.
+func (p *Pool) CloseIdle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range slices.Concat(p.multi, p.free) {
+		if !m.idleSince.IsZero() && m.entering == 0 {
+			p.retire(m)
+		}
+	}
+}
+
+// Idle says whether nothing is open, in flight or asked for.
+func (p *Pool) Idle() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.multi) == 0 && p.single == 0 && len(p.leaving) == 0 && p.waiting() == 0 && p.opening == [2]int{}
+}
+
+// Close takes no more requests, fails those that wait, and lets what is in flight
+// end. It returns when nothing is being opened any more.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	p.closed = true
+	if p.tick != nil {
+		p.tick.Stop()
+	}
+	for class, q := range p.queue {
+		for _, w := range q {
+			w.got <- answer{err: errClosed}
+		}
+		p.queue[class] = nil
+	}
+	for _, m := range slices.Concat(p.multi, p.free) {
+		p.retire(m)
+	}
+	p.mu.Unlock()
+	p.cancel()
+	p.work.Wait()
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transport
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmwire/warmwire/heartbeat"
+	"github.com/warmwire/warmwire/transport/dial"
+)
+
+// freshLimit bounds the connection that is made to see whether the path lives.
+const freshLimit = 10 * time.Second
+
+// A flow is one connection as its watch sees it: HTTP/2 probes with PING, HTTP/1.1
+// lets the kernel probe.
+type flow struct {
+	c    clientConn
+	raw  *socket
+	wake chan struct{} // capacity 1; something changed
+}
+
+// A pinger has a probe of its own.
+type pinger interface {
+	Ping(ctx context.Context) (time.Duration, error)
+	LastReceived() time.Time
+}
+
+// changed is called by the connection; it does not block.
+func (f *flow) changed() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// heard is when the peer last sent anything, and the flow's retransmission
+// time-out.
+func (f *flow) heard(now time.Time) (heard time.Time, rto time.Duration) {
+	info, ok := dial.ReadInfo(f.raw)
+	if p, is := f.c.(pinger); is {
+		return p.LastReceived(), info.RTO
+	}
+	if !ok { // no probe, no doubt
+		return now, 0
+	}
+	return now.Add(-info.LastHeard), info.RTO
+}
+
+// watch follows a connection for as long as it lives: while a request is open on
+// it and it is silent, it is probed, and it is left when its flow is dead.
+func (o *origin) watch(ctx context.Context, f *flow) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var w *heartbeat.Watch
+	fresh := make(chan bool, 1)
+	probing := false
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for f.c.Err() == nil || f.c.InFlight() > 0 {
+		due := time.Duration(-1)
+		if f.c.InFlight() == 0 {
+			w = nil
+		} else {
+			if w == nil {
+				w = heartbeat.New(heartbeat.Config{})
+			}
+			now := time.Now()
+			heard, rto := f.heard(now)
+			action, at := w.Next(now, heard, rto)
+			switch action {
+			case heartbeat.Wait:
+				due = time.Until(at)
+			case heartbeat.Probe:
+				probing = true
+				f.probe(ctx)
+				due = 0
+			case heartbeat.Fresh:
+				o.pool.Suspect(f.c)
+				go func() { fresh <- o.opens(ctx) }()
+				due = 0
+			case heartbeat.Leave:
+				f.abandon()
+				return
+			}
+			if probing && w.Verdict() <= heartbeat.Thinking && action == heartbeat.Wait {
+				probing = false
+				dial.Unprobe(f.raw)
+				o.pool.Clear(f.c)
+			}
+		}
+		if due >= 0 {
+			timer.Reset(due)
+		} else {
+			timer.Stop()
+		}
+		select {
+		case <-timer.C:
+		case <-f.wake:
+		case ok := <-fresh:
+			if w != nil {
+				w.FreshResult(time.Now(), ok)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// probe asks the peer for a sign of life; the answer is seen in heard.
+func (f *flow) probe(ctx context.Context) {
+	if p, ok := f.c.(pinger); ok {
+		go func() { // PING goes ahead of what waits to be sent
+			ctx, cancel := context.WithTimeout(ctx, freshLimit)
+			defer cancel()
+			if _, err := p.Ping(ctx); err == nil {
+				f.changed()
+			}
+		}()
+		return
+	}
+	dial.Probe(f.raw)
+}
+
+// abandon makes what waits on the connection fail as that of a dead flow.
+func (f *flow) abandon() {
+	dead := &Error{In: "wait", Kind: "upstream_unreachable", Expired: true, Sent: true,
+		Err: errors.New("the upstream answers a new connection, and the one of this request no more")}
+	f.c.Abandon(dead)
+}
+
+// A socket is the connection under TLS. It tells the gauge when it is closed.
+type socket struct {
+	net.Conn
+	closed  atomic.Bool
+	onClose func()
+}
+
+// Close closes the connection.
+func (s *socket) Close() error {
+	if !s.closed.Swap(true) {
+		s.onClose()
+	}
+	return s.Conn.Close()
+}
+
+// CloseWrite ends the sending side alone.
+func (s *socket) CloseWrite() error {
+	if c, ok := s.Conn.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return nil
+}
+
+// NetConn is the connection itself.
+func (s *socket) NetConn() net.Conn { return s.Conn }
