@@ -12,7 +12,7 @@ import (
 type Config struct {
 	Silence    time.Duration // before the first probe; 0 = 5 s
 	MaxSilence time.Duration // between probes of a peer that thinks; 0 = 1 min
-	Patience   time.Duration // for the first probe's answer, at least; 0 = 1 s
+	Patience   time.Duration // for the first probe's answer; 0 = 1 s
 	DeadAfter  time.Duration // for the last probe's answer, at least; 0 = 3 s
 	Retry      time.Duration // between fresh connections while the path is down; 0 = 1 s
 }
@@ -99,6 +99,9 @@ func New(cfg Config) *Watch {
 // Verdict is the present one.
 func (w *Watch) Verdict() Verdict { return w.verdict }
 
+// Doubting says whether a probe or a fresh connection is out.
+func (w *Watch) Doubting() bool { return w.stage != quiet }
+
 // Next says what to do now. heard is when the peer last sent a byte of any kind,
 // rto the flow's present retransmission time-out, 0 if that is not known. After
 // Wait it is asked again at the time that comes with it, or earlier.
@@ -115,7 +118,9 @@ func (w *Watch) Next(now, heard time.Time, rto time.Duration) (Action, time.Time
 		if now.Before(due) {
 			return Wait, due
 		}
-		w.stage, w.sent, w.limit = asked, now, max(w.cfg.Patience, 2*rto)
+		// What follows is only a fresh connection: the time-out, which grows
+		// while nothing is acknowledged, need not be waited for.
+		w.stage, w.sent, w.limit = asked, now, w.cfg.Patience
 		return Probe, time.Time{}
 	case asked:
 		if due := w.sent.Add(w.limit); now.Before(due) {

@@ -99,7 +99,7 @@ func TestDeadFlowIsLeft(t *testing.T) {
 func TestRetransmissionIsWaitedFor(t *testing.T) {
 	p := &peer{rto: 6 * time.Second, answers: never(0), opens: always(2 * rtt)}
 	left, ok, _ := p.run(Config{}, time.Hour)
-	if want := (5+12+12)*time.Second + 2*rtt; !ok || left < want || left > want+10*time.Millisecond {
+	if want := (5+1+12)*time.Second + 2*rtt; !ok || left < want || left > want+10*time.Millisecond {
 		t.Errorf("left %v after %v, want %v", ok, left, want)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	_ "golang.org/x/crypto/x509roots/fallback" // a scratch image has no roots: these serve where the system has none
 
+	"github.com/warmwire/warmwire/heartbeat"
 	"github.com/warmwire/warmwire/transport/h2"
 )
 
@@ -27,8 +28,9 @@ type Config struct {
 	ClientCert     *tls.Certificate
 	MinVersion     uint16 // 0 = TLS 1.2
 
-	Class h2.Class // of its requests
-	Pool  Pool
+	Class     h2.Class // of its requests
+	Pool      Pool
+	Heartbeat heartbeat.Config // when a silent connection is probed and left
 
 	OnHandshake func(resumed bool, err error)
 	OnConn      func(delta int, protocol string)
@@ -64,6 +66,9 @@ type Transport struct {
 
 // New returns a Transport that opens its connections with dial.
 func New(dial DialFunc, cfg Config) (*Transport, error) {
+	if err := cfg.Heartbeat.Validate(); err != nil {
+		return nil, err
+	}
 	cfg.TLSHandshake = cmp.Or(cfg.TLSHandshake, defaultHandshake)
 	if len(cfg.Protocols) == 0 {
 		cfg.Protocols = []string{"h2", "http/1.1"}

@@ -6,6 +6,13 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/warmwire/warmwire/internal/netlab"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if netlab.Main() { // this process is a child of a lab
+		return
+	}
+	goleak.VerifyTestMain(m)
+}

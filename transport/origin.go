@@ -252,8 +252,19 @@ func (t *Transport) CloseIdleConnections() {
 	}
 }
 
-// Renew replaces all connections, new ones first, because the network has
-// changed. What is in flight goes on.
+// State returns the pools by origin, as scheme://host:port.
+func (t *Transport) State() map[string]pool.State {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make(map[string]pool.State, len(t.origins))
+	for key, o := range t.origins {
+		out[key] = o.pool.State()
+	}
+	return out
+}
+
+// Renew replaces all connections because the network has changed; those that are
+// kept ready serve until new ones are there. What is in flight goes on.
 func (t *Transport) Renew() {
 	for _, o := range t.each() {
 		o.pool.Renew()

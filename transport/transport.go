@@ -52,6 +52,11 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		resp, err := o.pool.RoundTrip(out, want)
 		x.stopWait()
+		if pool.Closed(err) { // it made room for another origin just now
+			if o, err = t.origin(req.URL); err == nil && attempt < maxAttempts && ctx.Err() == nil {
+				continue
+			}
+		}
 		if err == nil {
 			resp.Body = x.owned(resp)
 			return resp, nil

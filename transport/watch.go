@@ -67,7 +67,7 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 			w = nil
 		} else {
 			if w == nil {
-				w = heartbeat.New(heartbeat.Config{})
+				w = heartbeat.New(o.t.cfg.Heartbeat)
 			}
 			now := time.Now()
 			heard, rto := f.heard(now)
@@ -87,7 +87,7 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 				f.abandon()
 				return
 			}
-			if probing && w.Verdict() <= heartbeat.Thinking && action == heartbeat.Wait {
+			if probing && !w.Doubting() {
 				probing = false
 				dial.Unprobe(f.raw)
 				o.pool.Clear(f.c)

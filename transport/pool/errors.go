@@ -3,6 +3,7 @@
 package pool
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -11,12 +12,18 @@ import (
 type Error struct {
 	kind string
 	text string
-	full bool
-	wait time.Duration
+	full bool // at once, no limit passed
 }
 
+// errClosed is what requests get of a pool that is closed: its owner has another
+// one by then, or is ending.
+var errClosed = &Error{kind: "upstream_closed", text: "the pool of connections is closed", full: true}
+
+// Closed says whether err is that of a closed pool.
+func Closed(err error) bool { return errors.Is(err, errClosed) }
+
 func queueError(full bool, cfg Config) *Error {
-	e := &Error{full: full, wait: cfg.QueueTimeout}
+	e := &Error{full: full}
 	if full {
 		e.kind, e.text = "upstream_queue_full", fmt.Sprintf("%d requests wait for a connection to the upstream already", cfg.QueueLimit)
 	} else {
@@ -26,6 +33,9 @@ func queueError(full bool, cfg Config) *Error {
 }
 
 func (e *Error) Error() string {
+	if e == errClosed {
+		return e.text
+	}
 	return e.text + " (limits: pool.max_connections, pool.max_h1_connections, pool.max_streams)"
 }
 

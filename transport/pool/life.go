@@ -3,6 +3,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"slices"
@@ -45,6 +46,9 @@ func (p *Pool) opened(kind int, m *member, err error) {
 	switch {
 	case err != nil:
 		p.failed(kind, err)
+		if !p.closed {
+			p.dispatch() // who wanted something better takes what there is
+		}
 	case p.closed:
 		p.mu.Unlock()
 		_ = m.Close()
@@ -57,6 +61,7 @@ func (p *Pool) opened(kind int, m *member, err error) {
 			}
 		}
 		m.idleSince = time.Now()
+		p.members[m] = true
 		switch {
 		case m.info.Multiplexed:
 			p.multi = append(p.multi, m)
@@ -68,6 +73,7 @@ func (p *Pool) opened(kind int, m *member, err error) {
 			m.free = true
 			p.free = append(p.free, m)
 		}
+		p.replaced()
 		p.dispatch()
 		p.grow() // now that it is known what the origin speaks
 	}
@@ -78,24 +84,38 @@ func (p *Pool) opened(kind int, m *member, err error) {
 	}
 }
 
-// failed gives up those whom nothing else will serve. The lock is held.
+// failed gives up those whom nothing else will serve: no connection that there
+// is, and none that is being opened. The lock is held.
 func (p *Pool) failed(kind int, err error) {
 	p.pause = min(max(2*p.pause, pauseMin), pauseMax)
 	p.paused = time.Now().Add(p.pause/2 + rand.N(p.pause/2+1))
-	served := len(p.multi) > 0 && kind == forAny || p.single > 0
-	for class, q := range p.queue {
-		left := q[:0]
-		for _, w := range q {
-			switch {
-			case kindOf(w.want) != kind || served && p.opening[kind] == 0, p.opening[kind] > 0 && len(left) < len(q)-1:
-				left = append(left, w)
-			default:
-				w.got <- answer{err: err}
-			}
+	give := p.waiting()
+	if p.opening[kind] > 0 {
+		if kind == forAny && p.proto != oneByOne {
+			return // it will serve all of them
 		}
-		clear(q[len(left):])
-		p.queue[class] = left
+		give = 1 // each of those that are open now serves one
 	}
+	for class := numClasses; class > 0 && give > 0; class-- {
+		q := p.queue[class-1]
+		p.queue[class-1] = slices.DeleteFunc(q, func(w *waiter) bool {
+			if give == 0 || kindOf(w.want) != kind || p.canServe(w.want) {
+				return false
+			}
+			give--
+			w.got <- answer{err: err}
+			return true
+		})
+	}
+}
+
+// canServe says whether a connection that there is will serve such a request,
+// now or when it has room.
+func (p *Pool) canServe(want Want) bool {
+	if !want.H1 && slices.ContainsFunc(p.multi, func(m *member) bool { return !m.suspect && m.Err() == nil }) {
+		return true
+	}
+	return p.single > 0 && (want.H1 || p.proto == oneByOne)
 }
 
 // changed looks at a connection that may have become free, or have ended.
@@ -107,6 +127,9 @@ func (p *Pool) changed(m *member) {
 		p.retire(m)
 	}
 	busy := m.InFlight() > 0 || m.entering > 0
+	if !busy && !m.gone && (p.closed || m.old && !m.info.Multiplexed) {
+		p.retire(m)
+	}
 	switch {
 	case m.gone:
 		if !busy {
@@ -127,25 +150,25 @@ func (p *Pool) changed(m *member) {
 		p.dispatch()
 		p.grow()
 	}
-	p.schedule()
+	if m.gone || !p.armed || p.keep > 0 && p.ready() < p.keep {
+		p.schedule()
+	}
 }
 
 // learn remembers how long the server keeps an idle connection, from one that it
 // closed. The lock is held.
 func (p *Pool) learn(m *member) {
-	const sure = time.Second // what ends sooner did not end for being idle
 	if m.idleSince.IsZero() || m.suspect {
 		return
 	}
-	if idle := time.Since(m.idleSince); idle > sure {
-		idle = idle * 4 / 5
-		if p.learned == 0 || idle < p.learned {
-			p.learned = idle
-		} else {
-			p.learned += (idle - p.learned) / 8 // it may have grown
-		}
+	if idle := time.Since(m.idleSince); idle >= idleLimitMin && (p.learned == 0 || idle*4/5 < p.learned) {
+		p.learned = idle * 4 / 5
 	}
 }
+
+// idleLimitMin is the shortest idle limit that is believed: what ends sooner did
+// not end for being idle, a server that restarts say.
+const idleLimitMin = 5 * time.Second
 
 // retire takes a connection out: it serves nothing new. Its Shutdown is called
 // without the lock, soon. The lock is held.
@@ -163,11 +186,21 @@ func (p *Pool) retire(m *member) {
 			m.free = false
 		}
 	}
+	delete(p.members, m)
 	p.leaving[m] = true
-	p.work.Go(func() {
+	go func() { // it may call changed at once
 		m.Shutdown()
 		p.changed(m)
-	})
+	}()
+}
+
+// replaced retires what a new connection has replaced. The lock is held.
+func (p *Pool) replaced() {
+	for _, m := range slices.Concat(p.multi, p.free) {
+		if m.old {
+			p.retire(m)
+		}
+	}
 }
 
 // schedule keeps the timer for what is due next: the end of idle connections, and
@@ -181,6 +214,7 @@ func (p *Pool) schedule() {
 	if d := p.refill(now); d > 0 && (next == 0 || d < next) {
 		next = d
 	}
+	p.armed = next > 0
 	switch {
 	case next == 0:
 		if p.tick != nil {
@@ -196,45 +230,71 @@ func (p *Pool) schedule() {
 func (p *Pool) onTick() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.armed = false
 	p.schedule()
 }
 
-// expire retires what was idle for too long, the oldest first, and returns when
-// the next one is due. Those that are kept ready are replaced only before the
-// server's own limit.
+// expire retires what was idle for too long, and returns when the next one is
+// due. Those that are kept ready end only before the server's own limit, and
+// only once they are replaced.
 func (p *Pool) expire(now time.Time) (next time.Duration) {
 	limit := p.cfg.IdleTimeout
 	if p.learned > 0 {
 		limit = min(limit, p.learned)
 	}
-	ready := len(p.multi) + p.single
+	ready := len(p.multi) + len(p.free)
 	for _, list := range [][]*member{slices.Clone(p.multi), slices.Clone(p.free)} {
 		for _, m := range list {
-			if m.idleSince.IsZero() || m.entering > 0 {
+			if m.idleSince.IsZero() || m.entering > 0 || m.old {
+				continue
+			}
+			kept := ready <= p.keep
+			if kept && p.learned == 0 {
 				continue
 			}
 			left := limit - now.Sub(m.idleSince)
-			if ready <= p.keep {
-				if p.learned == 0 {
-					continue
-				}
+			if kept {
 				left = p.learned - now.Sub(m.idleSince)
 			}
-			if left <= 0 {
+			switch {
+			case left > 0:
+				if next == 0 || left < next {
+					next = left
+				}
+			case kept:
+				m.old = true
+				p.learned += p.learned / 16 // it may have grown: the next one tries
+			default:
 				p.retire(m)
 				ready--
-			} else if next == 0 || left < next {
-				next = left
 			}
 		}
 	}
 	return next
 }
 
+// ready is how many connections would take a request now, or soon.
+func (p *Pool) ready() int {
+	n := p.opening[forAny]
+	for _, m := range p.multi {
+		if !m.suspect && !m.old && p.hasRoom(m) {
+			n++
+		}
+	}
+	if p.proto != multiplexed {
+		for _, m := range p.free {
+			if !m.old {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // refill opens what is missing of the connections that are kept ready, and
 // returns when to look again.
 func (p *Pool) refill(now time.Time) time.Duration {
-	ready := p.usable() + len(p.free) + p.opening[forAny]
+	ready := p.ready()
 	if ready >= p.keep {
 		return 0
 	}
@@ -264,11 +324,13 @@ func (p *Pool) Clear(c Conn) { p.mark(c, false) }
 func (p *Pool) mark(c Conn, suspect bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, m := range p.multi {
+	for m := range p.members {
 		if m.Conn == c && m.suspect != suspect {
 			m.suspect = suspect
 			if !suspect {
 				p.dispatch()
+			} else {
+				p.grow()
 			}
 			p.schedule()
 		}
@@ -276,13 +338,16 @@ func (p *Pool) mark(c Conn, suspect bool) {
 }
 
 // Renew replaces all connections: the network is another one. Those that are
-// kept ready are opened first; what is in flight goes on.
+// kept ready serve until new ones are there; what is in flight goes on.
 func (p *Pool) Renew() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.learned, p.paused, p.pause = 0, time.Time{}, 0
-	for _, m := range slices.Concat(p.multi, p.free) {
-		p.retire(m)
+	for m := range p.members {
+		m.old = true
+	}
+	if p.keep == 0 {
+		p.replaced()
 	}
 	p.schedule()
 }
@@ -296,6 +361,44 @@ func (p *Pool) CloseIdle() {
 			p.retire(m)
 		}
 	}
+}
+
+// A ConnState is one connection for people to look at.
+type ConnState struct {
+	Protocol string
+	Age      time.Duration
+	Idle     time.Duration // 0 while it serves something
+	InFlight int
+	Suspect  bool // it does not answer a probe
+	Leaving  bool // it takes no more requests
+}
+
+// A State is a pool for people to look at.
+type State struct {
+	Conns   []ConnState // the oldest first
+	Opening int
+	Waiting int
+	Keep    int           // connections kept ready
+	Learned time.Duration // the server's idle limit, as far as known
+}
+
+// State returns what there is now.
+func (p *Pool) State() State {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := State{Opening: p.opening[forAny] + p.opening[forH1], Waiting: p.waiting(), Keep: p.keep, Learned: p.learned}
+	now := time.Now()
+	for _, list := range []map[*member]bool{p.members, p.leaving} {
+		for m := range list {
+			c := ConnState{Protocol: m.info.Protocol, Age: now.Sub(m.opened), InFlight: m.InFlight(), Suspect: m.suspect, Leaving: m.gone || m.old}
+			if !m.idleSince.IsZero() {
+				c.Idle = now.Sub(m.idleSince)
+			}
+			s.Conns = append(s.Conns, c)
+		}
+	}
+	slices.SortFunc(s.Conns, func(a, b ConnState) int { return cmp.Compare(b.Age, a.Age) })
+	return s
 }
 
 // Idle says whether nothing is open, in flight or asked for.

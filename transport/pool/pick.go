@@ -2,13 +2,17 @@
 
 package pool
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // pick returns the best connection that takes the request now, nil if there is
-// none. The lock is held.
-func (p *Pool) pick(want Want) *member {
+// none. Who is picky does without one that is shared with bulk uploads, if
+// another one may be had. The lock is held.
+func (p *Pool) pick(want Want, picky bool) *member {
 	if !want.H1 {
-		if m := p.pickMultiplexed(want); m != nil {
+		if m := p.pickMultiplexed(want, picky); m != nil {
 			return m
 		}
 		if p.proto == multiplexed {
@@ -18,34 +22,45 @@ func (p *Pool) pick(want Want) *member {
 	return p.pickFree()
 }
 
+// Weights of a choice beside the load, which is far below them.
+const (
+	withBulk = 1 << 20
+	isOld    = 1 << 24
+)
+
 // pickMultiplexed chooses by load; what somebody waits for keeps away from bulk
 // uploads while it can, and these keep together.
-func (p *Pool) pickMultiplexed(want Want) *member {
+func (p *Pool) pickMultiplexed(want Want, picky bool) *member {
 	var best *member
 	var bestLoad int
 	for _, m := range p.multi {
-		if m.suspect || m.Err() != nil {
+		if m.suspect || !p.hasRoom(m) {
 			continue
 		}
 		load := m.InFlight() + m.entering
-		if m.Available()-m.entering <= 0 || load >= p.cfg.MaxStreams {
-			continue
-		}
-		bulk := m.bulk.Load() > 0
 		switch {
-		case want.Bulk && bulk:
-			load -= 1 << 20
-		case !want.Bulk && bulk:
-			load += 1 << 20
+		case want.Bulk && m.bulk > 0:
+			load -= withBulk
+		case !want.Bulk && m.bulk > 0:
+			load += withBulk
+		}
+		if m.old {
+			load += isOld
 		}
 		if best == nil || load < bestLoad {
 			best, bestLoad = m, load
 		}
 	}
-	if best != nil && bestLoad >= 1<<20 && want.Class == Interactive && p.mayOpen(forAny) {
+	if picky && best != nil && best.bulk > 0 && want.Class == Interactive && !want.Bulk &&
+		p.mayOpen(forAny) && !time.Now().Before(p.paused) {
 		return nil // one without bulk uploads is worth a handshake
 	}
 	return best
+}
+
+// hasRoom says whether a connection takes one more request.
+func (p *Pool) hasRoom(m *member) bool {
+	return m.Err() == nil && m.Available()-m.entering > 0 && m.InFlight()+m.entering < p.cfg.MaxStreams
 }
 
 // pickFree takes the connection that was used last: its idle time is the
@@ -57,7 +72,12 @@ func (p *Pool) pickFree() *member {
 		p.free[len(p.free)-1] = nil
 		p.free = p.free[:len(p.free)-1]
 		m.free = false
-		if m.suspect || m.Err() != nil || m.Available() <= 0 || p.learned > 0 && time.Since(m.idleSince) > p.learned {
+		if err := m.Err(); err != nil {
+			p.learn(m)
+			p.retire(m)
+			continue
+		}
+		if m.suspect || m.Available() <= 0 || p.learned > 0 && time.Since(m.idleSince) > p.learned {
 			p.retire(m)
 			continue
 		}
@@ -72,16 +92,18 @@ func (p *Pool) mayOpen(kind int) bool {
 		if p.proto == unknown {
 			return p.opening[forAny] == 0 // what the first one speaks decides
 		}
-		return p.usable()+p.opening[forAny] < p.cfg.MaxConnections
+		// Those that are replaced or may be dead do not count, but are bounded too.
+		return p.usable()+p.opening[forAny] < p.cfg.MaxConnections && len(p.multi)+p.opening[forAny] < 2*p.cfg.MaxConnections
 	}
 	return p.single+p.opening[forH1]+p.opening[forAny] < p.cfg.MaxH1Connections
 }
 
-// usable is how many multiplexed connections are not under suspicion.
+// usable is how many multiplexed connections are not under suspicion, and will
+// not be replaced.
 func (p *Pool) usable() int {
 	n := 0
 	for _, m := range p.multi {
-		if !m.suspect {
+		if !m.suspect && !m.old {
 			n++
 		}
 	}
@@ -101,15 +123,30 @@ func (p *Pool) grow() {
 		}
 	}
 	if p.proto != oneByOne && need[forAny] > 0 {
-		// One connection takes a hundred of them (RFC 9113 §6.5.2 recommends
-		// servers not to allow less).
-		need[forAny] = (need[forAny] + 99) / 100
+		c := p.capacity()
+		need[forAny] = (need[forAny] + c - 1) / c
+	}
+	if p.closed {
+		return
 	}
 	for kind, n := range need {
 		for n > p.opening[kind] && p.mayOpen(kind) {
 			p.open(kind, first[kind].ctx)
 		}
 	}
+}
+
+// capacity is how many requests one more multiplexed connection will take: as
+// many as the present ones do, or a hundred, less than which RFC 9113 §6.5.2
+// recommends servers not to allow.
+func (p *Pool) capacity() int {
+	c := min(100, p.cfg.MaxStreams)
+	for _, m := range p.multi {
+		if n := m.InFlight() + m.Available(); n > 0 {
+			c = min(c, n)
+		}
+	}
+	return c
 }
 
 // dispatch gives connections to waiters: the urgent first, and every eighth turn
@@ -120,14 +157,13 @@ func (p *Pool) dispatch() {
 		if w == nil {
 			return
 		}
-		m := p.pick(w.want)
+		m := p.pick(w.want, true)
 		if m == nil {
 			return
 		}
-		p.queue[class] = append(p.queue[class][:i], p.queue[class][i+1:]...)
+		p.queue[class] = slices.Delete(p.queue[class], i, i+1)
 		p.served++
-		p.enter(m)
-		w.got <- answer{m: m}
+		w.got <- answer{grant: p.enter(m, w.want)}
 	}
 }
 
@@ -155,5 +191,5 @@ func (p *Pool) couldPick(want Want) bool {
 	if len(p.free) > 0 && (want.H1 || p.proto != multiplexed) {
 		return true
 	}
-	return !want.H1 && p.pickMultiplexed(want) != nil
+	return !want.H1 && p.pickMultiplexed(want, true) != nil
 }

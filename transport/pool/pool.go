@@ -5,7 +5,6 @@ package pool
 import (
 	"cmp"
 	"context"
-	"errors"
 	"net/http"
 	"net/http/httptrace"
 	"slices"
@@ -84,9 +83,10 @@ type Pool struct {
 
 	mu      sync.Mutex // guards everything below, and the members' fields
 	closed  bool
-	multi   []*member // multiplexed, that take requests
-	single  int       // others, busy or not
-	free    []*member // others that are idle; the last was used last
+	multi   []*member        // multiplexed, that take requests
+	single  int              // others, busy or not
+	free    []*member        // others that are idle; the last was used last
+	members map[*member]bool // all of them, busy or not, that are not leaving
 	leaving map[*member]bool
 	queue   [numClasses][]*waiter
 	served  uint // waiters that were served, for turns
@@ -96,6 +96,7 @@ type Pool struct {
 	paused  time.Time // no opening ahead of need before
 	pause   time.Duration
 	tick    *time.Timer
+	armed   bool          // tick will fire
 	learned time.Duration // the server's idle limit; 0 = unknown
 }
 
@@ -122,8 +123,10 @@ type member struct {
 	opened    time.Time
 	idleSince time.Time // zero while it serves something
 	entering  int       // requests that have it and are not in InFlight yet
-	bulk      atomic.Int32
+	bulk      int       // large uploads among its requests
+	used      bool
 	suspect   bool
+	old       bool // to be replaced: used only while there is nothing better
 	free      bool // in Pool.free
 	gone      bool // takes no more requests
 }
@@ -136,13 +139,13 @@ type waiter struct {
 }
 
 type answer struct {
-	m   *member
+	grant
 	err error
 }
 
 // New returns an empty pool.
 func New(cfg Config) *Pool {
-	p := &Pool{cfg: cfg.WithDefaults(), leaving: make(map[*member]bool)}
+	p := &Pool{cfg: cfg.WithDefaults(), members: make(map[*member]bool), leaving: make(map[*member]bool)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
@@ -155,7 +158,7 @@ func (p *Pool) RoundTrip(req *http.Request, want Want) (*http.Response, error) {
 	if trace != nil && trace.GetConn != nil {
 		trace.GetConn(req.URL.Host)
 	}
-	m, reused, idle, err := p.acquire(req.Context(), want)
+	g, err := p.acquire(req.Context(), want)
 	if err != nil {
 		if req.Body != nil {
 			_ = req.Body.Close()
@@ -163,17 +166,17 @@ func (p *Pool) RoundTrip(req *http.Request, want Want) (*http.Response, error) {
 		return nil, err
 	}
 	if trace != nil && trace.GotConn != nil {
-		trace.GotConn(httptrace.GotConnInfo{Reused: reused, WasIdle: idle > 0, IdleTime: idle})
+		trace.GotConn(httptrace.GotConnInfo{Reused: g.reused, WasIdle: g.idle > 0, IdleTime: g.idle})
 	}
+	m := g.m
 	e := &entry{p: p, m: m}
-	if want.Bulk {
-		m.bulk.Add(1)
-	}
 	ctx := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{WroteHeaders: e.in})
 	resp, err := m.RoundTrip(req.WithContext(ctx))
 	e.in()
 	if want.Bulk { // the upload is over, or of no more interest to the peer
-		m.bulk.Add(-1)
+		p.mu.Lock()
+		m.bulk--
+		p.mu.Unlock()
 	}
 	return resp, err
 }
@@ -195,40 +198,69 @@ func (e *entry) in() {
 	e.p.changed(e.m)
 }
 
-// acquire returns a connection for one request, and how long it was idle.
-func (p *Pool) acquire(ctx context.Context, want Want) (m *member, reused bool, idle time.Duration, err error) {
+// A grant is a connection for one request.
+type grant struct {
+	m      *member
+	reused bool
+	idle   time.Duration
+}
+
+// acquire returns a connection for one request. Nobody overtakes those of the
+// same or a more urgent class who wait.
+func (p *Pool) acquire(ctx context.Context, want Want) (grant, error) {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
-		return nil, false, 0, errClosed
+		return grant{}, errClosed
 	}
-	if m := p.pick(want); m != nil {
-		idle := p.enter(m)
-		p.mu.Unlock()
-		return m, true, idle, nil
+	if !p.isWaitedFor(want.Class) {
+		if m := p.pick(want, true); m != nil {
+			g := p.enter(m, want)
+			p.mu.Unlock()
+			return g, nil
+		}
 	}
-	w := &waiter{want: want, ctx: ctx, got: make(chan answer, 1)}
 	if p.waiting() >= p.cfg.QueueLimit {
 		p.mu.Unlock()
-		return nil, false, 0, queueError(true, p.cfg)
+		return grant{}, queueError(true, p.cfg)
 	}
+	w := &waiter{want: want, ctx: ctx, got: make(chan answer, 1)}
 	p.queue[want.Class] = append(p.queue[want.Class], w)
 	p.grow()
 	p.mu.Unlock()
 	return p.wait(w)
 }
 
+// isWaitedFor says whether somebody of the class or a more urgent one waits.
+func (p *Pool) isWaitedFor(class Class) bool {
+	for _, q := range p.queue[:class+1] {
+		if len(q) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// sharePatience is how long an urgent request waits for a connection without
+// bulk uploads before it takes one with them.
+const sharePatience = 500 * time.Millisecond
+
 // wait waits for what the pool gives w.
-func (p *Pool) wait(w *waiter) (*member, bool, time.Duration, error) {
+func (p *Pool) wait(w *waiter) (grant, error) {
 	limit := time.NewTimer(p.cfg.QueueTimeout)
 	defer limit.Stop()
+	share := time.NewTimer(sharePatience)
+	defer share.Stop()
 	for {
 		var err error
 		select {
 		case a := <-w.got:
-			return a.m, false, 0, a.err
+			return a.grant, a.err
 		case <-w.ctx.Done():
 			err = context.Cause(w.ctx)
+		case <-share.C:
+			p.settle(w)
+			continue
 		case <-limit.C:
 			if p.opens(w.want) { // that has limits of its own
 				limit.Reset(time.Second)
@@ -237,12 +269,26 @@ func (p *Pool) wait(w *waiter) (*member, bool, time.Duration, error) {
 			err = queueError(false, p.cfg)
 		}
 		if p.leave(w) {
-			return nil, false, 0, err
+			return grant{}, err
 		}
 		if a := <-w.got; a.m != nil { // it was given one just now
-			p.giveBack(a.m)
+			p.giveBack(a.m, w.want)
 		}
-		return nil, false, 0, err
+		return grant{}, err
+	}
+}
+
+// settle gives w a connection that it would rather not have, if there is one.
+func (p *Pool) settle(w *waiter) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.Index(p.queue[w.want.Class], w)
+	if i < 0 {
+		return
+	}
+	if m := p.pick(w.want, false); m != nil {
+		p.queue[w.want.Class] = slices.Delete(p.queue[w.want.Class], i, i+1)
+		w.got <- answer{grant: p.enter(m, w.want)}
 	}
 }
 
@@ -260,9 +306,12 @@ func (p *Pool) leave(w *waiter) bool {
 }
 
 // giveBack returns a connection that was not used.
-func (p *Pool) giveBack(m *member) {
+func (p *Pool) giveBack(m *member, want Want) {
 	p.mu.Lock()
 	m.entering--
+	if want.Bulk {
+		m.bulk--
+	}
 	p.mu.Unlock()
 	p.changed(m)
 }
@@ -289,14 +338,19 @@ func (p *Pool) waiting() int {
 	return n
 }
 
-// enter gives a connection to a request.
-func (p *Pool) enter(m *member) (idle time.Duration) {
+// enter gives a connection to a request. The lock is held.
+func (p *Pool) enter(m *member, want Want) grant {
+	g := grant{m: m, reused: m.used}
 	m.entering++
+	if want.Bulk {
+		m.bulk++
+	}
 	if !m.idleSince.IsZero() {
-		idle = time.Since(m.idleSince)
+		if m.used {
+			g.idle = time.Since(m.idleSince)
+		}
 		m.idleSince = time.Time{}
 	}
-	return idle
+	m.used = true
+	return g
 }
-
-var errClosed = errors.New("the pool of connections is closed")
