@@ -143,12 +143,12 @@ func (o *origin) open(ctx context.Context, h1Only bool, changed func()) (pool.Co
 			_ = nc.Close()
 			return nil, pool.Info{}, &Error{In: "tls", Kind: "upstream_protocol_error", Err: err}
 		}
-		f.c = c
+		f.clientConn = c
 	} else {
-		f.c = h1.New(nc, h1.Config{OnChange: onChange})
+		f.clientConn = h1.New(nc, h1.Config{OnChange: onChange})
 	}
 	o.watching.Go(func() { o.watch(o.ctx, f) })
-	return f.c, pool.Info{Protocol: protocol, Multiplexed: protocol == "h2"}, nil
+	return f, pool.Info{Protocol: protocol, Multiplexed: protocol == "h2"}, nil
 }
 
 // connect opens a connection and agrees with the peer on a protocol.

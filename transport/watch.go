@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -19,10 +20,25 @@ const freshLimit = 10 * time.Second
 // A flow is one connection as its watch sees it: HTTP/2 probes with PING, HTTP/1.1
 // lets the kernel probe.
 type flow struct {
-	c    clientConn
-	raw  *socket
-	wake chan struct{} // capacity 1; something changed
+	clientConn
+	raw   *socket
+	wake  chan struct{} // capacity 1; something changed
+	asked atomic.Int32  // requests whose answer has not begun
 }
+
+// RoundTrip wakes the watch: a silence is counted from here, and what the
+// connection told it before the end of asked must be looked at again.
+func (f *flow) RoundTrip(req *http.Request) (*http.Response, error) {
+	f.asked.Add(1)
+	f.changed()
+	resp, err := f.clientConn.RoundTrip(req)
+	f.asked.Add(-1)
+	f.changed()
+	return resp, err
+}
+
+// busy says whether anything is open on the connection.
+func (f *flow) busy() bool { return f.asked.Load() > 0 || f.InFlight() > 0 }
 
 // A pinger has a probe of its own.
 type pinger interface {
@@ -42,7 +58,7 @@ func (f *flow) changed() {
 // time-out.
 func (f *flow) heard(now time.Time) (heard time.Time, rto time.Duration) {
 	info, ok := dial.ReadInfo(f.raw)
-	if p, is := f.c.(pinger); is {
+	if p, is := f.clientConn.(pinger); is {
 		return p.LastReceived(), info.RTO
 	}
 	if !ok { // no probe, no doubt
@@ -61,9 +77,9 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 	probing := false
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for f.c.Err() == nil || f.c.InFlight() > 0 {
+	for f.Err() == nil || f.busy() {
 		due := time.Duration(-1)
-		if f.c.InFlight() == 0 {
+		if !f.busy() && !probing { // a doubt is followed to its end
 			w = nil
 		} else {
 			if w == nil {
@@ -80,7 +96,7 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 				f.probe(ctx)
 				due = 0
 			case heartbeat.Fresh:
-				o.pool.Suspect(f.c)
+				o.pool.Suspect(f)
 				go func() { fresh <- o.opens(ctx) }()
 				due = 0
 			case heartbeat.Leave:
@@ -90,7 +106,7 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 			if probing && !w.Doubting() {
 				probing = false
 				dial.Unprobe(f.raw)
-				o.pool.Clear(f.c)
+				o.pool.Clear(f)
 			}
 		}
 		if due >= 0 {
@@ -113,7 +129,7 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 
 // probe asks the peer for a sign of life; the answer is seen in heard.
 func (f *flow) probe(ctx context.Context) {
-	if p, ok := f.c.(pinger); ok {
+	if p, ok := f.clientConn.(pinger); ok {
 		go func() { // PING goes ahead of what waits to be sent
 			ctx, cancel := context.WithTimeout(ctx, freshLimit)
 			defer cancel()
@@ -130,7 +146,7 @@ func (f *flow) probe(ctx context.Context) {
 func (f *flow) abandon() {
 	dead := &Error{In: "wait", Kind: "upstream_unreachable", Expired: true, Sent: true,
 		Err: errors.New("the upstream answers a new connection, and the one of this request no more")}
-	f.c.Abandon(dead)
+	f.Abandon(dead)
 }
 
 // A socket is the connection under TLS. It tells the gauge when it is closed.

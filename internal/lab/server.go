@@ -64,6 +64,8 @@ func newServer(epoch time.Time, addrs ...net.IP) (*server, error) {
 
 // serve serves until ctx ends, cutting what still runs.
 func (s *server) serve(ctx context.Context, plain, secure net.Listener) error {
+	base := func(net.Listener) context.Context { return ctx }
+	s.plain.BaseContext, s.tls.BaseContext = base, base
 	var group errgroup.Group
 	group.Go(func() error { return s.plain.Serve(plain) })
 	group.Go(func() error { return s.tls.ServeTLS(secure, "", "") })
@@ -172,8 +174,9 @@ func (s *server) socket(w http.ResponseWriter, r *http.Request) {
 		return // it has answered
 	}
 	defer func() { _ = c.Close() }()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
+	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = c.Close() })() // no more of http.Server's concern
 	asked := make(chan struct{}, 16)
 	go func() { // gorilla answers pings while it reads
 		defer cancel()

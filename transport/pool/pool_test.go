@@ -161,7 +161,10 @@ func request(ctx context.Context, p *Pool, want Want, d time.Duration) error {
 	if err != nil {
 		return err
 	}
-	<-time.After(d) // of the bubble
+	select { // on the bubble's clock
+	case <-time.After(d):
+	case <-p.ctx.Done():
+	}
 	return resp.Body.Close()
 }
 
