@@ -60,7 +60,8 @@ var houseRules = rules{
 		"internal/intercept": nothing,
 
 		"transport": {
-			"transport/dial": "its own parts", "transport/pool": "its own parts", "transport/fault": "its own parts",
+			"transport/contract": "its tests",
+			"transport/dial":     "its own parts", "transport/pool": "its own parts", "transport/fault": "its own parts",
 			"transport/h1": "its own parts", "transport/h2": "its own parts", "transport/h3": "its own parts",
 			"transport/h3/altsvc": "who offers HTTP/3",
 			"tlspool":             "sessions and trust of its connections",
@@ -69,9 +70,10 @@ var houseRules = rules{
 		},
 		"transport/dial":      nothing,
 		"transport/fault":     nothing,
-		"transport/h1":        {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors"},
-		"transport/h2":        {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors"},
-		"transport/h3":        {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors"},
+		"transport/contract":  {"transport/fault": "typed errors"},
+		"transport/h1":        {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors", "transport/contract": "its tests"},
+		"transport/h2":        {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors", "transport/contract": "its tests"},
+		"transport/h3":        {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors", "transport/contract": "its tests"},
 		"transport/h3/altsvc": nothing,
 		"transport/pool":      {"heartbeat": "learned limits decide when a connection is replaced", "transport/fault": "typed errors"},
 		// Layers wrap a RoundTripper and know neither each other nor transport.

@@ -191,6 +191,11 @@ func unexpected(err error) error {
 // the reader gets.
 func (b *body) finish(err error) error {
 	whole := err == nil || err == io.EOF
+	if whole && b.x.freed.Load() {
+		// We end the connection. An upstream that sees TLS's close_notify may end
+		// its answer before our socket is closed: nobody knows what it left out.
+		whole, err = false, errEnded
+	}
 	keep := whole && b.keep && b.x.br.Buffered() == 0
 	if u := b.x.upload; u != nil && !u.finished() {
 		keep = false // the rest of the request would be the next one's beginning

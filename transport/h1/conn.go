@@ -171,10 +171,10 @@ func (c *Conn) Close() error {
 	c.failLocked(errShut)
 	x := c.current
 	c.mu.Unlock()
-	err := c.nc.Close()
 	if x != nil {
-		x.release(false)
+		x.release(false) // before the peer can tell: see body.finish
 	}
+	err := c.nc.Close()
 	<-c.done
 	c.changed()
 	if errors.Is(err, net.ErrClosed) {

@@ -97,7 +97,7 @@ func (x *exchange) framing(b []byte, method string) ([]byte, error) {
 	if !httpguts.HeaderValuesContainsToken(req.Header["Expect"], "100-continue") {
 		x.upload.release()
 	}
-	if req.ContentLength > 0 || req.ContentLength == 0 && len(req.Trailer) == 0 && req.Body != nil && req.ContentLength != -1 {
+	if req.ContentLength > 0 { // 0 with a body is not known, as net/http has it
 		x.upload.left = req.ContentLength
 		b = append(b, "Content-Length: "...)
 		return append(strconv.AppendInt(b, req.ContentLength, 10), "\r\n"...), nil

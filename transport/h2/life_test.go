@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/warmwire/warmwire/transport/contract"
 	"github.com/warmwire/warmwire/transport/fault"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -141,14 +142,14 @@ func TestInvalidRequests(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, Config{}, 0, common(), func(s *script) {
-				body := &trailing{r: strings.NewReader("x")}
+				body := &contract.Body{R: strings.NewReader("x")}
 				req := s.request(s.t.Context(), "POST", body)
 				tt.spoil(req)
 				_, err := s.c.RoundTrip(req)
 				if err == nil || strings.Contains(err.Error(), "secret") {
 					t.Errorf("err = %v", err)
 				}
-				if n := body.closed.Load(); n != 1 {
+				if n := body.Closed.Load(); n != 1 {
 					t.Errorf("the body was closed %d times", n)
 				}
 				s.stillWorks()
