@@ -55,7 +55,8 @@ func startWarmwire(protocols string) starter {
 	return func(r *rack, ctx context.Context, p *peer, address string) error {
 		p.base += "/bench"
 		return r.runWarmwire(ctx, p, address, fmt.Sprintf("upstreams:\n"+
-			"  bench: {url: 'https://%s', dialect: openai, protocols: %s, tls: {ca_file: %s}}\n", r.upstream, protocols, r.ca))
+			"  bench: {url: 'https://%s', dialect: openai, protocols: %s, tls: {ca_file: %s},"+
+			" pool: {max_connections: 100, max_h1_connections: 8000}}\n", r.upstream, protocols, r.ca))
 	}
 }
 

@@ -34,6 +34,7 @@ type Config struct {
 
 	OnHandshake func(resumed bool, err error)
 	OnConn      func(delta int, protocol string)
+	OnVerdict   func(verdict string) // a new one on a connection: alive, thinking, doubtful, path_down, dead_flow
 }
 
 // Pool bounds the connections to one origin. The zero value is the default.

@@ -172,9 +172,7 @@ func (x *roundTrip) owned(resp *http.Response) io.ReadCloser {
 	}
 	b := &ownedBody{ReadCloser: resp.Body, cancel: x.cancel}
 	if rw, ok := resp.Body.(io.ReadWriteCloser); ok && resp.StatusCode == http.StatusSwitchingProtocols {
-		// net/http leaves the connection alone after a 101, whatever its context says.
-		stop := context.AfterFunc(x.ctx, func() { _ = rw.Close() })
-		return &ownedSocket{ownedBody: b, rw: rw, stop: stop}
+		return &ownedSocket{ownedBody: b, rw: rw}
 	}
 	return b
 }
@@ -193,13 +191,7 @@ func (b *ownedBody) Close() error {
 // An ownedSocket is the connection behind a 101.
 type ownedSocket struct {
 	*ownedBody
-	rw   io.ReadWriteCloser
-	stop func() bool // of the watch over the request's context
-}
-
-func (s *ownedSocket) Close() error {
-	s.stop()
-	return s.ownedBody.Close()
+	rw io.ReadWriteCloser
 }
 
 // CloseWrite ends the sending side alone.

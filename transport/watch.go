@@ -75,6 +75,7 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 	var w *heartbeat.Watch
 	fresh := make(chan bool, 1)
 	probing := false
+	last := heartbeat.Alive
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for f.Err() == nil || f.busy() {
@@ -99,7 +100,14 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 				o.pool.Suspect(f)
 				go func() { fresh <- o.opens(ctx) }()
 				due = 0
-			case heartbeat.Leave:
+			}
+			if v := w.Verdict(); v != last {
+				last = v
+				if o.t.cfg.OnVerdict != nil {
+					o.t.cfg.OnVerdict(v.String())
+				}
+			}
+			if action == heartbeat.Leave {
 				f.abandon()
 				return
 			}
@@ -144,7 +152,7 @@ func (f *flow) probe(ctx context.Context) {
 
 // abandon makes what waits on the connection fail as that of a dead flow.
 func (f *flow) abandon() {
-	dead := &Error{In: "wait", Kind: "upstream_unreachable", Expired: true, Sent: true,
+	dead := &Error{In: "wait", Kind: "upstream_dead_flow", Expired: true, Sent: true,
 		Err: errors.New("the upstream answers a new connection, and the one of this request no more")}
 	f.Abandon(dead)
 }

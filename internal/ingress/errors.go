@@ -20,7 +20,7 @@ import (
 // the transport, so it finds these methods on whatever error it is given.
 type phaseError interface {
 	error
-	Phase() string     // dns, connect, tls, send or wait
+	Phase() string     // queue, dns, connect, tls, send or wait
 	Code() string      // stable, also a metric label
 	Timeout() bool     // a limit passed
 	RequestSent() bool // a byte of the request may have reached the wire
@@ -74,7 +74,10 @@ func classify(ctx context.Context, err error) failure {
 			f.message = pe.Phase() + ": " + f.message
 		}
 		f.proxy = proxyErrorType(pe)
-		if pe.Timeout() {
+		switch {
+		case pe.Phase() == "queue": // it is Warmwire that has no room
+			f.status = http.StatusServiceUnavailable
+		case pe.Timeout():
 			f.status = http.StatusGatewayTimeout
 		}
 	}
@@ -127,6 +130,8 @@ func bodyTooLarge(sent bool) failure {
 // proxyErrorType maps a code to the error types of RFC 9209 §2.3.
 func proxyErrorType(pe phaseError) string {
 	switch phase, timeout := pe.Phase(), pe.Timeout(); {
+	case phase == "queue":
+		return "connection_limit_reached"
 	case phase == "dns" && timeout:
 		return "dns_timeout"
 	case phase == "dns":
@@ -159,14 +164,17 @@ func cutCause(ctx context.Context, err error) (Outcome, string) {
 	if f, ok := classifyCause(context.Cause(ctx)); ok {
 		return f.outcome, f.cause
 	}
+	var pe phaseError
+	if errors.As(err, &pe) && pe.Code() == CauseDeadFlow {
+		return OutcomeCutUpstream, CauseDeadFlow
+	}
 	if errors.Is(err, syscall.ECONNRESET) || strings.Contains(err.Error(), "stream error") {
 		return OutcomeCutUpstream, CauseReset
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return OutcomeCutUpstream, CauseTruncated
 	}
-	var pe phaseError
-	if errors.As(err, &pe) {
+	if pe != nil {
 		return OutcomeCutUpstream, pe.Code()
 	}
 	return OutcomeCutUpstream, CauseTruncated

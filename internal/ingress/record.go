@@ -35,6 +35,7 @@ const (
 	CauseAppLeft          = "app_left"
 	CauseTruncated        = "upstream_truncated"
 	CauseReset            = "upstream_reset"
+	CauseDeadFlow         = "upstream_dead_flow"
 	CauseIdle             = "idle_timeout"
 	CauseFirstToken       = "first_token_timeout"
 	CauseTotal            = "total_timeout"
@@ -50,7 +51,7 @@ const (
 // Phases are the stages of a request before its answer begins; a zero stage did
 // not happen (a reused connection has no dns, connect or tls).
 type Phases struct {
-	DNS, Connect, TLS, Send, Wait time.Duration
+	Queue, DNS, Connect, TLS, Send, Wait time.Duration
 }
 
 // A Record describes one finished request. It holds nothing that could carry a

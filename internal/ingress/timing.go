@@ -18,7 +18,7 @@ type stopwatch struct {
 	stopped bool
 	phases  Phases
 	reused  bool
-	begin   struct{ dns, connect, tls, conn time.Time }
+	begin   struct{ queue, dns, connect, tls, conn time.Time }
 	wrote   time.Time
 	interim func(code int, h textproto.MIMEHeader) error
 	first   func() // called at the first byte of an answer
@@ -36,6 +36,7 @@ func (sw *stopwatch) trace() *httptrace.ClientTrace {
 		})
 	}
 	return &httptrace.ClientTrace{
+		GetConn:      func(string) { start(&sw.begin.queue) },
 		DNSStart:     func(httptrace.DNSStartInfo) { start(&sw.begin.dns) },
 		DNSDone:      func(httptrace.DNSDoneInfo) { since(&sw.begin.dns, &sw.phases.DNS) },
 		ConnectStart: func(_, _ string) { sw.locked(sw.connectStarted) },
@@ -47,7 +48,12 @@ func (sw *stopwatch) trace() *httptrace.ClientTrace {
 		TLSHandshakeStart: func() { start(&sw.begin.tls) },
 		TLSHandshakeDone:  func(tls.ConnectionState, error) { since(&sw.begin.tls, &sw.phases.TLS) },
 		GotConn: func(info httptrace.GotConnInfo) {
-			sw.locked(func(now time.Time) { sw.reused, sw.begin.conn = info.Reused, now })
+			sw.locked(func(now time.Time) {
+				sw.reused, sw.begin.conn = info.Reused, now
+				if !sw.begin.queue.IsZero() { // what opening a connection took is told apart
+					sw.phases.Queue += max(0, now.Sub(sw.begin.queue)-sw.phases.DNS-sw.phases.Connect-sw.phases.TLS)
+				}
+			})
 		},
 		WroteRequest: func(httptrace.WroteRequestInfo) {
 			sw.locked(func(now time.Time) { sw.phases.Send, sw.wrote = now.Sub(sw.begin.conn), now })

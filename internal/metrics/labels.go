@@ -24,7 +24,7 @@ func (s set) of(v string) string {
 }
 
 // labels are the closed sets; upstream names come from the configuration.
-type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind set }
+type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict set }
 
 func newLabels() labels {
 	return labels{
@@ -32,6 +32,7 @@ func newLabels() labels {
 		protocol:  newSet("HTTP/1.0", "HTTP/1.1", "HTTP/2.0"),
 		outcome:   newSet("ok", "upstream_error", "refused", "cut_upstream", "cut_app", "cut_warmwire"),
 		kind:      newSet("full", "resumed", "failed"),
+		verdict:   newSet("alive", "thinking", "doubtful", "path_down", "dead_flow"),
 		cause:     causes(),
 		reason:    reasons(),
 		malformed: malformedCodes(),
@@ -45,8 +46,8 @@ func causes() set {
 		"request_body_too_large", "total_timeout", "upstream_reset", "upstream_truncated", "warmwire_drain", "websocket_dropped",
 
 		"loop", "parent_proxy_failed", "parent_proxy_refused", "target_denied", "upstream_bad_handshake", "upstream_bad_response", "upstream_closed",
-		"upstream_connect_failed", "upstream_connect_refused", "upstream_connect_timeout", "upstream_dns_failed", "upstream_dns_timeout",
-		"upstream_failed", "upstream_header_too_large", "upstream_protocol_error", "upstream_request_write_timeout",
+		"upstream_connect_failed", "upstream_connect_refused", "upstream_connect_timeout", "upstream_dead_flow", "upstream_dns_failed", "upstream_dns_timeout",
+		"upstream_failed", "upstream_header_too_large", "upstream_protocol_error", "upstream_queue_full", "upstream_queue_timeout", "upstream_request_write_timeout",
 		"upstream_response_header_timeout", "upstream_tls_expired", "upstream_tls_failed", "upstream_tls_timeout", "upstream_tls_untrusted",
 		"upstream_tls_wrong_name", "upstream_unreachable")
 }

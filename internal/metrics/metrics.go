@@ -21,7 +21,7 @@ type Config struct{ Version string }
 type Request struct {
 	Upstream, Mode, Protocol, Outcome, Cause string
 	Duration                                 time.Duration
-	DNS, Connect, TLS, Send, Wait            time.Duration
+	Queue, DNS, Connect, TLS, Send, Wait     time.Duration
 	TTFT, PerChunk                           time.Duration
 	InputTokens, OutputTokens                int64 // -1 = unknown
 	TrailersLost                             int
@@ -32,14 +32,14 @@ type Metrics struct {
 	reg    *prometheus.Registry
 	labels labels
 
-	requests, interruptions, handshakes, tokens *prometheus.CounterVec
-	malformed, refused, reloads                 *prometheus.CounterVec
-	acceptErrors, trailers                      prometheus.Counter
-	duration, phase, ttft, perChunk             *prometheus.HistogramVec
-	streams                                     *prometheus.GaugeVec
-	appConns                                    prometheus.Gauge
-	conns                                       *connections
-	dropped                                     atomic.Pointer[func() uint64]
+	requests, interruptions, handshakes, verdicts, tokens *prometheus.CounterVec
+	malformed, refused, reloads                           *prometheus.CounterVec
+	acceptErrors, trailers                                prometheus.Counter
+	duration, phase, ttft, perChunk                       *prometheus.HistogramVec
+	streams                                               *prometheus.GaugeVec
+	appConns                                              prometheus.Gauge
+	conns                                                 *connections
+	dropped                                               atomic.Pointer[func() uint64]
 
 	// mu guards known, and is held while series of upstreams are touched: a request
 	// that ends while its upstream vanishes must not bring the series back.
@@ -81,12 +81,13 @@ func New(cfg Config) *Metrics {
 	m.requests = counter("requests_total", "Finished requests, tunnels and WebSockets.", "upstream", "mode", "protocol", "outcome")
 	m.interruptions = counter("interruptions_total", "Answers that did not end as they should, by cause.", "upstream", "cause")
 	m.handshakes = counter("tls_handshakes_total", "TLS handshakes with upstreams.", "upstream", "kind")
+	m.verdicts = counter("heartbeat_verdicts_total", "What became of silent connections.", "upstream", "verdict")
 	m.tokens = counter("tokens_total", "Tokens as the upstreams report them.", "upstream", "direction")
 	m.malformed = counter("malformed_requests_total", "Requests refused as malformed.", "code")
 	m.refused = counter("refused_requests_total", "Requests refused by policy.", "reason")
 	m.reloads = counter("config_reloads_total", "Reloads of the configuration.", "result")
 	m.duration = histogram("request_duration_seconds", "First byte of a request to the end of its answer.", totalBuckets, "upstream", "mode")
-	m.phase = histogram("phase_seconds", "Stages before an answer begins: dns, connect, tls, send, wait.", phaseBuckets, "upstream", "phase")
+	m.phase = histogram("phase_seconds", "Stages before an answer begins: queue, dns, connect, tls, send, wait.", phaseBuckets, "upstream", "phase")
 	m.ttft = histogram("time_to_first_token_seconds", "First byte of a request to the first token-bearing event.", tokenBuckets, "upstream")
 	m.perChunk = histogram("time_per_output_chunk_seconds", "(last - first) / (chunks - 1) of one stream.", chunkBuckets, "upstream")
 	m.conns = newConnections(m)
@@ -142,7 +143,7 @@ func (m *Metrics) SetUpstreams(names []string) {
 		}
 		l := prometheus.Labels{"upstream": name}
 		for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-			m.requests, m.interruptions, m.handshakes, m.tokens, m.duration, m.phase, m.ttft, m.perChunk,
+			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk,
 		} {
 			v.DeletePartialMatch(l)
 		}
@@ -200,7 +201,7 @@ func (m *Metrics) observe(up string, r *Request) {
 	for _, p := range [...]struct {
 		name string
 		d    time.Duration
-	}{{"dns", r.DNS}, {"connect", r.Connect}, {"tls", r.TLS}, {"send", r.Send}, {"wait", r.Wait}} {
+	}{{"queue", r.Queue}, {"dns", r.DNS}, {"connect", r.Connect}, {"tls", r.TLS}, {"send", r.Send}, {"wait", r.Wait}} {
 		if p.d > 0 {
 			m.phase.WithLabelValues(up, p.name).Observe(p.d.Seconds())
 		}
@@ -225,6 +226,13 @@ func (m *Metrics) AppConn(delta int) { m.appConns.Add(float64(delta)) }
 // as in ALPN.
 func (m *Metrics) UpstreamConn(upstream, protocol string, delta int) {
 	m.conns.add(upstream, m.labels.protocol.of(httpVersion(protocol)), delta)
+}
+
+// Verdict counts a new judgement on a connection.
+func (m *Metrics) Verdict(upstream, verdict string) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	m.verdicts.WithLabelValues(m.upstream(upstream, ""), m.labels.verdict.of(verdict)).Inc()
 }
 
 // Handshake counts a TLS handshake: full, resumed or failed.

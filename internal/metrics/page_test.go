@@ -32,6 +32,7 @@ func touched() *Metrics {
 		}
 		for kind := range m.labels.kind {
 			m.Handshake(up, kind)
+			m.Verdict(up, "thinking") // the labels are fixed, one shows the name
 		}
 	}
 	touch(m, "", "forward")

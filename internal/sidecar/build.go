@@ -117,7 +117,8 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 			Warm: u.Pool.Warm, MaxConnections: u.Pool.MaxConnections, MaxH1Connections: u.Pool.MaxH1Connections,
 			MaxStreams: u.Pool.MaxStreams, IdleTimeout: time.Duration(u.Pool.IdleTimeout), QueueTimeout: time.Duration(u.Pool.QueueTimeout),
 		},
-		OnConn: func(delta int, protocol string) { s.metrics.UpstreamConn(u.Name, protocol, delta) },
+		OnConn:    func(delta int, protocol string) { s.metrics.UpstreamConn(u.Name, protocol, delta) },
+		OnVerdict: func(v string) { s.metrics.Verdict(u.Name, v) },
 		OnHandshake: func(resumed bool, err error) {
 			kind := "full"
 			if err != nil {
@@ -265,7 +266,7 @@ func (s *Sidecar) reload() error {
 	if err := keepWarm(cfg, ups); err != nil {
 		s.log.Warn("configuration", "warning", err.Error())
 	}
-	s.shown.Store(cfg)
+	s.shown.Store(&shown{cfg, ups})
 	s.setLogLevel(cfg)
 	if err := s.access.SetSample(cfg.Log.Access.Sample); err != nil {
 		s.log.Warn("configuration", "warning", err.Error())

@@ -69,7 +69,7 @@ func (s *Sidecar) hooks() ingress.Hooks {
 func (s *Sidecar) requestDone(r *ingress.Record) {
 	s.metrics.RequestDone(metrics.Request{
 		Upstream: r.Upstream, Mode: string(r.Mode), Protocol: r.AppProto, Outcome: string(r.Outcome), Cause: r.Cause, Duration: r.Duration,
-		DNS: r.Phases.DNS, Connect: r.Phases.Connect, TLS: r.Phases.TLS, Send: r.Phases.Send, Wait: r.Phases.Wait,
+		Queue: r.Phases.Queue, DNS: r.Phases.DNS, Connect: r.Phases.Connect, TLS: r.Phases.TLS, Send: r.Phases.Send, Wait: r.Phases.Wait,
 		TTFT: r.TTFT, PerChunk: r.PerChunk, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens, TrailersLost: r.TrailersLost,
 	})
 	s.access.Record(accesslog.Record{
@@ -119,5 +119,5 @@ func (s *Sidecar) buildAdmin(cfg *config.Config) error {
 }
 
 func phases(p ingress.Phases) accesslog.Phases {
-	return accesslog.Phases{DNS: p.DNS, Connect: p.Connect, TLS: p.TLS, Send: p.Send, Wait: p.Wait}
+	return accesslog.Phases{Queue: p.Queue, DNS: p.DNS, Connect: p.Connect, TLS: p.TLS, Send: p.Send, Wait: p.Wait}
 }

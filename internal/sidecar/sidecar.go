@@ -55,7 +55,13 @@ type Sidecar struct {
 	cfg       *config.Config
 	upstreams map[string]*built // by name
 
-	shown atomic.Pointer[config.Config] // what status shows
+	shown atomic.Pointer[shown] // what status shows
+}
+
+// shown is the configuration in force and what was built of it.
+type shown struct {
+	*config.Config
+	upstreams map[string]*built
 }
 
 // New builds everything and binds the listeners; nothing runs yet.
@@ -94,7 +100,7 @@ func (s *Sidecar) build(cfg *config.Config) error {
 		return err
 	}
 	s.cfg, s.upstreams = cfg, ups
-	s.shown.Store(cfg)
+	s.shown.Store(&shown{cfg, ups})
 	s.metrics.SetUpstreams(names(cfg))
 	return s.buildAdmin(cfg)
 }

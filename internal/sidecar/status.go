@@ -37,6 +37,51 @@ type upstreamStatus struct {
 	Dialect   string   `json:"dialect"`
 	Protocols []string `json:"protocols"`
 	Injects   bool     `json:"injects_headers"`
+
+	Origins map[string]originStatus `json:"origins,omitempty"` // by scheme://host:port, once used or kept ready
+}
+
+// An originStatus is the pool of connections to one origin.
+type originStatus struct {
+	Connections []connStatus `json:"connections"`
+	Opening     int          `json:"opening"`
+	Waiting     int          `json:"waiting"`              // requests that wait for a connection
+	KeptReady   int          `json:"kept_ready"`           // how many are kept open
+	IdleLimit   string       `json:"idle_limit,omitempty"` // of the server, as learned
+}
+
+type connStatus struct {
+	Protocol string `json:"protocol"`
+	Age      string `json:"age"`
+	Idle     string `json:"idle,omitempty"`
+	InFlight int    `json:"in_flight"`
+	Suspect  bool   `json:"suspect,omitempty"` // it does not answer a probe
+	Leaving  bool   `json:"leaving,omitempty"` // it takes no more requests
+}
+
+// originsOf shows the pools of an upstream.
+func (s *Sidecar) originsOf(name string) map[string]originStatus {
+	b := s.shown.Load().upstreams[name]
+	if b == nil {
+		return nil
+	}
+	out := map[string]originStatus{}
+	for origin, p := range b.transport.State() {
+		o := originStatus{Connections: []connStatus{}, Opening: p.Opening, Waiting: p.Waiting, KeptReady: p.Keep, IdleLimit: span(p.Learned)}
+		for _, c := range p.Conns {
+			o.Connections = append(o.Connections, connStatus{c.Protocol, span(max(c.Age, 1)), span(c.Idle), c.InFlight, c.Suspect, c.Leaving})
+		}
+		out[origin] = o
+	}
+	return out
+}
+
+// span is a duration for people; "" if there is none.
+func span(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return d.Round(time.Millisecond).String()
 }
 
 func (s *Sidecar) status() status {
@@ -48,7 +93,7 @@ func (s *Sidecar) status() status {
 		st.Listen = append(st.Listen, ln.Addr().String())
 	}
 	for _, u := range s.shown.Load().Upstreams {
-		st.Upstreams = append(st.Upstreams, upstreamStatus{u.Name, u.URL.String(), u.Dialect, u.Protocols, len(u.Headers) > 0})
+		st.Upstreams = append(st.Upstreams, upstreamStatus{u.Name, u.URL.String(), u.Dialect, u.Protocols, len(u.Headers) > 0, s.originsOf(u.Name)})
 	}
 	return st
 }
