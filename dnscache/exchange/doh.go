@@ -73,6 +73,12 @@ func (l *line) isReady() bool {
 	return l.ready
 }
 
+func (l *line) isEnded() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended
+}
+
 func (l *line) setReady() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -247,7 +253,13 @@ func (h *doh) ask(ctx context.Context, q *query) (reply, error) {
 
 // worthAgain reports whether a request failed for its connection's sake.
 func (h *doh) worthAgain(ctx context.Context, err error, r *request) bool {
-	if err == nil || ctx.Err() != nil || !r.reused.Load() {
+	if err == nil || ctx.Err() != nil {
+		return false
+	}
+	if r.line.isEnded() { // by another question, which found it silent
+		return h.closing.Err() == nil
+	}
+	if !r.reused.Load() {
 		return false
 	}
 	kind := kindOf(err)
