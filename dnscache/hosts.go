@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,7 +28,12 @@ const (
 type Hosts struct {
 	path string
 
-	mu      sync.Mutex
+	reading sync.Mutex // held while the file is looked at
+	state   atomic.Pointer[hostsState]
+}
+
+// A hostsState is what is known of the file. It is never changed.
+type hostsState struct {
 	names   map[string][]netip.Addr
 	checked time.Time
 	modTime time.Time
@@ -35,41 +41,61 @@ type Hosts struct {
 }
 
 // NewHosts returns a Hosts over the file at path, which is first read by Lookup.
-func NewHosts(path string) *Hosts { return &Hosts{path: path} }
+func NewHosts(path string) *Hosts {
+	h := &Hosts{path: path}
+	h.state.Store(new(hostsState))
+	return h
+}
 
 // Lookup returns all addresses of both families that the file gives name, in
 // the file's order, or none. If the file cannot be read it answers from the
 // last good reading, beside the error. The caller may keep the slice.
 func (h *Hosts) Lookup(name string) ([]netip.Addr, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	err := h.refresh(time.Now())
-	return slices.Clone(h.names[hostKey(name)]), err
+	addrs, _, err := h.shared(hostKey(name))
+	return slices.Clone(addrs), err
 }
 
-func (h *Hosts) refresh(now time.Time) error {
-	if !h.checked.IsZero() && now.Sub(h.checked) < hostsCheckEvery {
-		return nil
+// shared is Lookup by key, without a copy. It reports whether this call looked at
+// the file; whoever comes meanwhile is answered from the last reading.
+func (h *Hosts) shared(key string) (addrs []netip.Addr, checked bool, err error) {
+	now := time.Now()
+	s := h.state.Load()
+	switch {
+	case s.checked.IsZero():
+		h.reading.Lock() // the first reading is waited for
+	case now.Sub(s.checked) < hostsCheckEvery || !h.reading.TryLock():
+		return s.names[key], false, nil
 	}
-	h.checked = now
+	defer h.reading.Unlock()
+	if s = h.state.Load(); s.checked.IsZero() || now.Sub(s.checked) >= hostsCheckEvery {
+		checked = true
+		s, err = h.refresh(s, now)
+		h.state.Store(s)
+	}
+	return s.names[key], checked, err
+}
+
+// refresh returns what is known of the file now.
+func (h *Hosts) refresh(old *hostsState, now time.Time) (*hostsState, error) {
+	s := *old
+	s.checked = now
 	st, err := os.Stat(h.path)
 	if os.IsNotExist(err) {
 		// A machine without the file has no entries; that is no fault.
-		h.names, h.modTime, h.size = nil, time.Time{}, 0
-		return nil
+		return &hostsState{checked: now}, nil
 	}
 	if err != nil {
-		return fmt.Errorf("read hosts file: %w", err)
+		return &s, fmt.Errorf("read hosts file: %w", err)
 	}
-	if h.names != nil && st.ModTime().Equal(h.modTime) && st.Size() == h.size {
-		return nil
+	if s.names != nil && st.ModTime().Equal(s.modTime) && st.Size() == s.size {
+		return &s, nil
 	}
 	names, err := readHosts(h.path)
 	if err != nil {
-		return err
+		return &s, err
 	}
-	h.names, h.modTime, h.size = names, st.ModTime(), st.Size()
-	return nil
+	s.names, s.modTime, s.size = names, st.ModTime(), st.Size()
+	return &s, nil
 }
 
 func readHosts(path string) (map[string][]netip.Addr, error) {
