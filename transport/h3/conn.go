@@ -45,14 +45,11 @@ type Conn struct {
 	fate     *fault.Error // why this side ended the connection; nil = it did not
 	dead     bool
 	peer     settings
-	goneAway bool          // GOAWAY came
-	lastID   uint64        // with this id
-	limit    int           // requests at once, as far as known
-	peak     int           // of inFlight
-	full     bool          // the peer's limit is met now
-	stock    *quic.Stream  // opened ahead of need
-	short    chan struct{} // capacity 1: the stock was taken; nil until the peer's limit is met
-	refused  bool          // early data was: what is opened must wait for sure
+	goneAway bool           // GOAWAY came
+	lastID   uint64         // with this id
+	stock    []*quic.Stream // opened ahead of need
+	short    chan struct{}  // capacity 1: some of the stock was taken; nil until the peer's limit is met
+	refused  bool           // early data was: what is opened must wait for sure
 }
 
 // newConn starts HTTP/3 on qc and owns it.
@@ -61,7 +58,7 @@ func newConn(qc *quic.Conn, sockets *holder, cfg Config) *Conn {
 		qc: qc, cfg: cfg, sockets: sockets, ctx: qc.Context(),
 		ready: make(chan struct{}), sure: make(chan struct{}),
 		small: chunks(smallChunk), large: chunks(largeChunk),
-		streams: map[quic.StreamID]*stream{}, limit: cfg.MaxStreams,
+		streams: map[quic.StreamID]*stream{},
 	}
 	c.coder.init()
 	c.control.c = c
@@ -103,16 +100,15 @@ func (c *Conn) confirm() {
 func (c *Conn) wasRefused() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stock == nil {
+	if !c.refused {
 		str, err := c.qc.OpenStream()
-		if err != nil {
-			c.refused = c.refused || errors.Is(err, quic.Err0RTTRejected)
-		} else {
-			c.stock = str
+		if err == nil {
+			c.stock = append(c.stock, str)
 		}
+		c.refused = errors.Is(err, quic.Err0RTTRejected)
 	}
 	if c.refused {
-		c.stock, c.short, c.full = nil, nil, false
+		c.stock, c.short = nil, nil
 	}
 	return c.refused
 }
@@ -277,19 +273,21 @@ func (c *Conn) open(s *stream) error {
 	s.str = str
 	c.streams[str.StreamID()] = s
 	c.inFlight++
-	c.peak = max(c.peak, c.inFlight)
-	c.limit = max(c.limit, c.inFlight)
 	return nil
 }
 
-// takeLocked opens a stream of QUIC. The peer's limit is known only from meeting
-// it: from then on one stream is kept in stock, so that Available is true.
+// maxStock is how many streams are kept ready from the time when the peer's limit
+// was met. A guess: more is memory, less lets a burst go elsewhere.
+const maxStock = 8
+
+// takeLocked opens a stream of QUIC. The library does not tell the peer's limit, so
+// it is known only from meeting it; from then on a few streams are kept in stock,
+// and Available tells the truth again.
 func (c *Conn) takeLocked() (*quic.Stream, error) {
-	if str := c.stock; str != nil {
-		c.stock = nil
-		if c.short != nil {
-			c.short <- struct{}{}
-		}
+	if n := len(c.stock); n > 0 {
+		str := c.stock[0]
+		c.stock = c.stock[1:]
+		c.wantStockLocked()
 		return str, nil
 	}
 	str, err := c.qc.OpenStream()
@@ -300,8 +298,7 @@ func (c *Conn) takeLocked() (*quic.Stream, error) {
 		c.refused = c.refused || errors.Is(err, quic.Err0RTTRejected)
 		return nil, of(broken(err), false)
 	}
-	c.limit, c.full = c.peak, true
-	if c.short == nil {
+	if c.short == nil && !c.dead {
 		short := make(chan struct{}, 1)
 		c.short = short
 		c.work.Go(func() { c.restock(short) })
@@ -309,7 +306,18 @@ func (c *Conn) takeLocked() (*quic.Stream, error) {
 	return nil, unsent(kindClosed, "the upstream takes no more than %d streams now", c.inFlight)
 }
 
-// restock keeps one stream ready from the time when the peer's limit was met.
+// wantStockLocked wakes restock, if it runs.
+func (c *Conn) wantStockLocked() {
+	if c.short == nil {
+		return
+	}
+	select {
+	case c.short <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// restock keeps streams ready, from the time when the peer's limit was met.
 func (c *Conn) restock(short <-chan struct{}) {
 	for {
 		str, err := c.qc.OpenStreamSync(c.ctx)
@@ -317,13 +325,19 @@ func (c *Conn) restock(short <-chan struct{}) {
 			return
 		}
 		c.mu.Lock()
-		c.stock, c.full = str, false
+		c.stock = append(c.stock, str)
+		full := len(c.stock) >= maxStock
 		c.mu.Unlock()
 		c.changed()
-		select {
-		case <-short:
-		case <-c.ctx.Done():
-			return
+		for full {
+			select {
+			case <-short:
+			case <-c.ctx.Done():
+				return
+			}
+			c.mu.Lock()
+			full = len(c.stock) >= maxStock
+			c.mu.Unlock()
 		}
 	}
 }
@@ -358,14 +372,11 @@ func (c *Conn) Available() int {
 	if c.closing != nil {
 		return 0
 	}
-	n := c.limit - c.inFlight
-	switch {
-	case c.full:
-		n = 0
-	case c.stock != nil:
-		n = max(n, 1)
+	n := c.cfg.MaxStreams - c.inFlight
+	if c.short != nil {
+		n = min(n, len(c.stock))
 	}
-	return max(0, min(n, c.cfg.MaxStreams-c.inFlight))
+	return max(0, n)
 }
 
 // InFlight is how many answers have not ended.

@@ -204,6 +204,9 @@ func (c *Conn) onGoAway(id uint64) error {
 		return violation(codeID, "GOAWAY with a higher id than before")
 	}
 	c.goneAway, c.lastID = true, id
+	if c.closing == nil { // before anybody who is handed back can ask again
+		c.closing = &fault.Error{In: "send", Kind: kindClosed, Err: errors.New("the upstream is closing the connection (GOAWAY)")}
+	}
 	var handed []*stream
 	for sid, s := range c.streams {
 		if uint64(sid) >= id {
@@ -214,7 +217,10 @@ func (c *Conn) onGoAway(id uint64) error {
 	for _, s := range handed {
 		s.handBack()
 	}
-	c.refuse(&fault.Error{In: "send", Kind: kindClosed, Err: errors.New("the upstream is closing the connection (GOAWAY)")})
+	c.mu.Lock()
+	c.restLocked()
+	c.mu.Unlock()
+	c.changed()
 	return nil
 }
 
