@@ -422,8 +422,10 @@ func (s *stream) failed(err error) error {
 		f = resetBy(errCode(reset.ErrorCode), s.sent.Load(), started)
 	case errors.Is(err, quic.Err0RTTRejected):
 		// RFC 9001 §4.6.2: a server that refuses early data has processed none of it.
-		f = unsent(kindClosed, "the upstream refused early data: %w", err)
 		s.c.refuseEarly()
+		// Its stream is no more, and a reset now might reach the one that has its id next.
+		s.settle(unsent(kindClosed, "the upstream refused early data: %w", err))
+		return s.ended()
 	default:
 		f = of(s.c.death(err), s.sent.Load())
 	}
