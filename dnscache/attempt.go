@@ -167,9 +167,12 @@ func (o *outcome) take(got reply, r *Resolver) {
 }
 
 // nxdomain reports whether an address question was told that the name does not
-// exist.
+// exist. Some servers say so of AAAA alone, so the other family is waited for.
 func (o *outcome) nxdomain() bool {
-	return o.verdict() == verdictNegative && (o.parts[partA].nxdomain() || o.parts[partAAAA].nxdomain())
+	if o.verdict() != verdictNegative || o.asked[partA] && o.parts[partA].state == partUnknown {
+		return false
+	}
+	return o.parts[partA].nxdomain() || o.parts[partAAAA].nxdomain()
 }
 
 // denial returns the part that says that there is nothing.

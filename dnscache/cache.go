@@ -329,7 +329,7 @@ func (r *Resolver) revived() {
 	now := r.now()
 	for _, e := range r.entries {
 		v := e.view.Load()
-		if e.failed == nil && (v == nil || v.err == nil) {
+		if e.failed == nil && v != nil && v.err == nil && now < v.due {
 			continue
 		}
 		e.failed, e.retry, e.fails = nil, 0, 0

@@ -39,9 +39,12 @@ type fake struct {
 	slow   map[uint16]time.Duration // instead of delay, by type
 	silent bool
 	err    error
-	rcode  map[string]int // by name, or "" for all
+	rcode  map[string]int  // by name, or "" for all
+	fails  map[uint16]bool // SERVFAIL, by type
+	nodata bool            // names that are not in zone exist
 	zone   map[string][]string
 	asked  []string
+	at     map[string][]time.Time
 }
 
 // set changes a fake under the Resolver's feet.
@@ -58,6 +61,13 @@ func (f *fake) questions() []string {
 	asked := f.asked
 	f.asked = nil
 	return asked
+}
+
+// times returns when a question was asked.
+func (f *fake) times(q string) []time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.at[q]
 }
 
 func typeName(t uint16) string {
@@ -87,7 +97,12 @@ func (s fakeServer) Close() error {
 
 func (s fakeServer) Exchange(ctx context.Context, q exchange.Question) (exchange.Answer, error) {
 	s.mu.Lock()
-	s.asked = append(s.asked, q.Name+" "+typeName(q.Type))
+	asked := q.Name + " " + typeName(q.Type)
+	s.asked = append(s.asked, asked)
+	if s.at == nil {
+		s.at = map[string][]time.Time{}
+	}
+	s.at[asked] = append(s.at[asked], time.Now())
 	delay, err := s.delay, s.err
 	if d, ok := s.slow[q.Type]; ok {
 		delay = d
@@ -118,12 +133,18 @@ func (f *fake) answer(q exchange.Question) exchange.Answer {
 			return exchange.Answer{RCode: code}
 		}
 	}
+	if f.fails[q.Type] {
+		return exchange.Answer{RCode: exchange.RCodeServFail}
+	}
 	records, ok := f.zone[q.Name]
 	if !ok {
 		records = f.zone["*"]
-		a.RCode = exchange.RCodeNXDomain
 		if f.zone["*"] == nil {
 			records = []string{"30 SOA 30"}
+		}
+		wild := slices.ContainsFunc(records, func(text string) bool { return !strings.Contains(text, "SOA") })
+		if !wild && !f.nodata {
+			a.RCode = exchange.RCodeNXDomain
 		}
 	}
 	for _, text := range records {
@@ -142,9 +163,6 @@ func (f *fake) answer(q exchange.Question) exchange.Answer {
 			a.Records = append(a.Records, exchange.Record{Type: q.Type, TTL: ttl, Service: &Service{Priority: 1, Target: q.Name, ALPN: strings.Split(data, ",")}})
 		default:
 			a.Records = append(a.Records, exchange.Record{Type: q.Type, TTL: ttl, Addr: netip.MustParseAddr(data)})
-		}
-		if kind == typeName(q.Type) {
-			a.RCode = exchange.RCodeSuccess
 		}
 	}
 	return a
@@ -293,3 +311,9 @@ func (b *bench) wantQuestions(f *fake, want ...string) {
 
 // all are the three questions of a lookup.
 func all(name string) []string { return []string{name + " A", name + " AAAA", name + " HTTPS"} }
+
+// pass lets time pass on the bubble's clock, and then what became due end.
+func (b *bench) pass(d time.Duration) {
+	<-time.NewTimer(d).C
+	synctest.Wait()
+}

@@ -216,9 +216,11 @@ func (r *Resolver) begin(key string) (wait, error) {
 	if e.failed != nil && now < e.retry {
 		return w, nil // RFC 9520: not again so soon
 	}
-	// Nobody needs to wait for servers that are dead, nor after a restart.
-	_, dead := r.planLocked(e, false)
-	atOnce := v != nil && !v.once && (dead || e.loaded || e.failed != nil || now < v.expires)
+	if _, dead := r.planLocked(e, false); dead && v != nil {
+		return w, nil // a probe will find out when one is back
+	}
+	// Nor is there a reason to wait if it has failed before, or after a restart.
+	atOnce := v != nil && !v.once && (e.loaded || e.failed != nil || now < v.expires)
 	f, err := r.startLocked(e, &flight{explore: atOnce})
 	switch {
 	case atOnce:

@@ -25,7 +25,7 @@ func TestLookupAsksForAllInOne(t *testing.T) {
 			t.Errorf("answer %+v", a)
 		}
 		b.wantQuestions(sys, all(host)...)
-		time.Sleep(10 * time.Second) // the bubble's clock
+		b.pass(10 * time.Second)
 		if a = b.wantIn(0, host, "[2001:db8::1 192.0.2.1]"); a.Age != 10*time.Second || a.TTL != 290*time.Second {
 			t.Errorf("answer %+v", a)
 		}
@@ -78,7 +78,7 @@ func TestLookupDoesNotWaitForTheRest(t *testing.T) {
 			sys.slow = tt.slow
 			bubble(t, Config{}, map[string]*fake{systemX: sys}, func(t *testing.T, b *bench) {
 				b.wantIn(tt.took, host, tt.now)
-				time.Sleep(6 * time.Second) // the bubble's clock
+				b.pass(6 * time.Second)
 				if a := b.wantIn(0, host, tt.then); len(a.Services) != 1 {
 					t.Error("the HTTPS record that came late is not there")
 				}
@@ -113,7 +113,7 @@ func TestHostsFileComesFirst(t *testing.T) {
 	bubble(t, Config{}, map[string]*fake{systemX: sys}, func(t *testing.T, b *bench) {
 		b.want(host, "[192.0.2.1]")
 		writeFile(t, b.path("hosts"), "127.0.0.2 api.example.com other\n::2 api.example.com\n10.0.0.1 localhost\n")
-		time.Sleep(5 * time.Second) // the bubble's clock
+		b.pass(5 * time.Second)
 		if a := b.wantIn(0, host, "[127.0.0.2 ::2]"); a.Source != "hosts" {
 			t.Errorf("source %q", a.Source)
 		}

@@ -104,6 +104,10 @@ func (r *Resolver) refreshDue(now time.Duration) time.Duration {
 		}
 		e := r.schedule[0]
 		r.schedule.set(e, never)
+		if _, dead := r.planLocked(e, false); dead && e.hasGood(now, r.cfg.Stale) {
+			r.schedule.set(e, now+maxStalePause) // a probe will find out first
+			continue
+		}
 		if e.kept || time.Duration(e.used.Load()) > e.learned() {
 			_, _ = r.startLocked(e, &flight{explore: true}) // full or closed: the next lookup starts one
 		}
