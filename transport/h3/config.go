@@ -58,6 +58,7 @@ const (
 	assumedStreams  = 100                   // until the server's limit is met: RFC 9114 §6.1 recommends no less
 	maxWindow       = 1 << 30               // of a stream
 	continueTimeout = time.Second           // RFC 9110 §10.1.1: do not wait for 100 indefinitely
+	leastPacket     = 1200                  // RFC 9000 §14: what every path of QUIC carries; more is found out
 	maxAckDelay     = 25 * time.Millisecond // RFC 9000 §18.2, the default
 )
 
@@ -111,6 +112,7 @@ func (c *Config) quicConfig() *quic.Config {
 		MaxConnectionReceiveWindow:     window,
 		MaxIncomingStreams:             -1, // RFC 9114 §6.1: a server opens none
 		MaxIncomingUniStreams:          maxUniStreams,
+		InitialPacketSize:              leastPacket,
 	}
 	if c.QlogDir != "" {
 		q.Tracer = tracer(c.QlogDir)

@@ -131,12 +131,9 @@ func (c *Conn) tlsState() *tls.ConnectionState {
 
 // over notes the end of the QUIC connection.
 func (c *Conn) over() {
-	why := c.death(context.Cause(c.ctx))
+	_ = c.death(context.Cause(c.ctx))
 	c.mu.Lock()
 	c.dead = true
-	if c.closing == nil {
-		c.closing = why
-	}
 	victims := make([]*stream, 0, len(c.streams))
 	for _, s := range c.streams {
 		victims = append(victims, s)
@@ -162,14 +159,18 @@ func (c *Conn) closeOnce(ch chan struct{}) {
 }
 
 // death is why the connection has ended: this side's word goes before the echo
-// of it.
+// of it. From then on it takes no requests, whoever hears of it first.
 func (c *Conn) death(err error) *fault.Error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fate != nil {
-		return c.fate
+	why := c.fate
+	if why == nil {
+		why = broken(err)
 	}
-	return broken(err)
+	if c.closing == nil {
+		c.closing = why
+	}
+	return why
 }
 
 // WaitReady waits for the handshake and the peer's SETTINGS. No request after it
