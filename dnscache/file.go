@@ -56,8 +56,12 @@ func (c savedCache) encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return sealed(body), nil
+}
+
+func sealed(body []byte) []byte {
 	sum := sha256.Sum256(body)
-	return append([]byte(fileVersion+" "+hex.EncodeToString(sum[:])+"\n"), body...), nil
+	return append([]byte(fileVersion+" "+hex.EncodeToString(sum[:])+"\n"), body...)
 }
 
 // decodeCache reads what encode wrote.
@@ -159,7 +163,7 @@ func (s savedAnswers) part(which int, wall time.Time, now time.Duration) (part, 
 	}
 	age := wall.Sub(s.Fetched)
 	if age < 0 {
-		age = s.TTL
+		age = s.TTL + 1
 	}
 	p := part{state: partGood, source: s.Source, system: s.System, fetched: now - age, ttl: s.TTL}
 	if which == partHTTPS {
@@ -204,6 +208,10 @@ func (r *Resolver) save() {
 		err = replaceFile(r.cfg.CacheFile, b)
 	}
 	if err != nil {
+		// The name of the temporary file is another one each time.
+		if e, ok := errors.AsType[*os.PathError](err); ok {
+			err = fmt.Errorf("%s: %w", e.Op, e.Err)
+		}
 		err = fmt.Errorf("write the cache file: %w", err)
 	}
 	r.complain(EventCacheFile, r.cfg.CacheFile, err)
