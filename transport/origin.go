@@ -48,6 +48,8 @@ type origin struct {
 	used    atomic.Int64 // when it was last, in nanoseconds
 	cooling atomic.Bool  // a timer will look whether it still is
 
+	streams atomic.Int64 // that its last HTTP/2 connection allowed; 0 = not known
+
 	watching sync.WaitGroup
 	ctx      context.Context // of the watches
 	cancel   context.CancelFunc
@@ -138,7 +140,7 @@ func (o *origin) open(ctx context.Context, h1Only bool, changed func()) (pool.Co
 		changed()
 	}
 	if protocol == "h2" {
-		c, err := h2.New(nc, h2.Config{Priority: true, MaxStreams: o.t.cfg.Pool.MaxStreams, OnChange: onChange})
+		c, err := h2.New(nc, h2.Config{Priority: true, MaxStreams: o.t.cfg.Pool.MaxStreams, AssumedStreams: int(o.streams.Load()), OnChange: onChange})
 		if err != nil {
 			_ = nc.Close()
 			return nil, pool.Info{}, &Error{In: "tls", Kind: "upstream_protocol_error", Err: err}

@@ -112,7 +112,7 @@ func TestDeadFlowIsLeft(t *testing.T) {
 			_, err := io.ReadAll(resp.Body)
 			took := time.Since(start)
 			var e *transport.Error
-			if !errors.As(err, &e) || e.Code() != "upstream_unreachable" || !e.RequestSent() {
+			if !errors.As(err, &e) || e.Code() != "upstream_dead_flow" || !e.RequestSent() {
 				t.Errorf("after %v: %v", took, err)
 			}
 			t.Logf("left after %v", took)

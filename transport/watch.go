@@ -80,6 +80,7 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 	defer timer.Stop()
 	for f.Err() == nil || f.busy() {
 		due := time.Duration(-1)
+		o.learn(f)
 		if !f.busy() && !probing { // a doubt is followed to its end
 			w = nil
 		} else {
@@ -131,6 +132,15 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 			}
 		case <-ctx.Done():
 			return
+		}
+	}
+}
+
+// learn keeps what the next connection should know before its peer has spoken.
+func (o *origin) learn(f *flow) {
+	if c, ok := f.clientConn.(interface{ PeerStreams() (int, bool) }); ok {
+		if n, said := c.PeerStreams(); said && n > 0 {
+			o.streams.Store(int64(n))
 		}
 	}
 }

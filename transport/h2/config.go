@@ -16,6 +16,11 @@ type Config struct {
 	MaxStreamWindow int // how far that grows on a long fast path; 0 = 1 MiB, at least StreamWindow
 	MaxStreams      int // streams at once, if the peer allows more; 0 = what the peer allows
 
+	// AssumedStreams is what the peer is taken to allow until it says so: what it
+	// said on an earlier connection, or 0 = 100. One that allows few and is sent many
+	// may stop reading until some are over (lighttpd 1.4.69 does).
+	AssumedStreams int
+
 	// Priority tells the peer what is urgent, by class: the priority field,
 	// PRIORITY_UPDATE, and the weights of RFC 7540.
 	Priority bool
@@ -52,6 +57,7 @@ const (
 func (c Config) WithDefaults() Config {
 	c.StreamWindow = cmp.Or(c.StreamWindow, 256<<10)
 	c.MaxStreamWindow = max(cmp.Or(c.MaxStreamWindow, 1<<20), c.StreamWindow)
+	c.AssumedStreams = cmp.Or(c.AssumedStreams, assumedStreams)
 	c.SettingsTimeout = cmp.Or(c.SettingsTimeout, 10*time.Second)
 	return c
 }
@@ -61,7 +67,7 @@ func (c Config) Validate() error {
 	if c.StreamWindow < 0 || c.StreamWindow > maxWindow || c.MaxStreamWindow < 0 || c.MaxStreamWindow > maxWindow {
 		return fmt.Errorf("h2: stream window %d or its limit %d is not between 1 and %d", c.StreamWindow, c.MaxStreamWindow, maxWindow)
 	}
-	if c.MaxStreams < 0 || c.SettingsTimeout < 0 {
+	if c.MaxStreams < 0 || c.AssumedStreams < 0 || c.SettingsTimeout < 0 {
 		return fmt.Errorf("h2: negative stream limit %d or settings timeout %v", c.MaxStreams, c.SettingsTimeout)
 	}
 	return nil

@@ -81,7 +81,7 @@ func New(nc net.Conn, cfg Config) (*Conn, error) {
 		nc: nc, cfg: cfg, scheme: "http",
 		ready:   make(chan struct{}),
 		streams: map[uint32]*stream{}, nextID: 1, lastID: maxStreamID,
-		peer:       peerSettings{maxStreams: assumedStreams, initialWindow: initialWindow, maxFrame: 16 << 10},
+		peer:       peerSettings{maxStreams: uint32(min(cfg.AssumedStreams, maxStreamID)), initialWindow: initialWindow, maxFrame: 16 << 10},
 		sendWindow: initialWindow,
 		lower:      map[string]string{},
 	}
@@ -111,9 +111,8 @@ func (c *Conn) greetLocked() {
 		{ID: http2.SettingEnablePush, Val: 0},
 		{ID: http2.SettingMaxHeaderListSize, Val: maxHeadBytes},
 	}
-	if c.cfg.StreamWindow < initialWindow {
-		settings = append(settings, http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(c.cfg.StreamWindow)})
-	}
+	// Said although it is the default: lighttpd 1.4.69 takes 65,536 for it.
+	settings = append(settings, http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(min(c.cfg.StreamWindow, initialWindow))})
 	_ = c.fw.WriteSettings(settings...) // writes to memory
 	_ = c.fw.WriteWindowUpdate(0, connWindow-initialWindow)
 	c.in.settingsTimer = time.AfterFunc(c.cfg.SettingsTimeout, func() {
@@ -131,6 +130,13 @@ func (c *Conn) WaitReady(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// PeerStreams is how many streams the peer allows at once; false until it said so.
+func (c *Conn) PeerStreams() (int, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return int(min(c.peer.maxStreams, maxStreamID)), c.peer.seen
 }
 
 // RoundTrip sends req and returns its answer once its head is there. It never

@@ -67,20 +67,22 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-// A window below the protocol's default is told by SETTINGS.
-func TestSmallWindowIsTold(t *testing.T) {
-	bubble(t, Config{StreamWindow: 1000}, 0, common(), func(s *script) {
-		var got uint32
-		_ = want[*http2.SettingsFrame](s).ForeachSetting(func(v http2.Setting) error {
-			if v.ID == http2.SettingInitialWindowSize {
-				got = v.Val
+// The first window is told by SETTINGS, also if it is the protocol's default.
+func TestFirstWindowIsTold(t *testing.T) {
+	for window, want64 := range map[int]uint32{1000: 1000, 0: initialWindow} {
+		bubble(t, Config{StreamWindow: window}, 0, common(), func(s *script) {
+			var got uint32
+			_ = want[*http2.SettingsFrame](s).ForeachSetting(func(v http2.Setting) error {
+				if v.ID == http2.SettingInitialWindowSize {
+					got = v.Val
+				}
+				return nil
+			})
+			if got != want64 {
+				t.Errorf("initial window %d", got)
 			}
-			return nil
 		})
-		if got != 1000 {
-			t.Errorf("initial window %d", got)
-		}
-	})
+	}
 }
 
 // A CONNECT that is refused is an exchange like others, with a body that ends.

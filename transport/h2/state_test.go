@@ -113,6 +113,21 @@ func TestConcurrencyIsThePeersWord(t *testing.T) {
 	})
 }
 
+// What an earlier connection was allowed is assumed of the next one.
+func TestStreamsAssumedOfAKnownPeer(t *testing.T) {
+	bubble(t, Config{AssumedStreams: 8}, 0, nil, func(s *script) {
+		_, said := s.c.PeerStreams()
+		if n := s.c.Available(); n != 8 || said {
+			t.Errorf("before SETTINGS: %d, said %v", n, said)
+		}
+		s.do(s.fr.WriteSettings())
+		_ = s.c.WaitReady(s.t.Context())
+		if n, said := s.c.PeerStreams(); n < 1<<20 || !said {
+			t.Errorf("a peer without a limit: %d, said %v", n, said)
+		}
+	})
+}
+
 // Our own limit holds below the peer's.
 func TestOwnStreamLimit(t *testing.T) {
 	bubble(t, Config{MaxStreams: 3}, 0, common(), func(s *script) {

@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transport_test
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/warmwire/warmwire/internal/testenv"
+	"github.com/warmwire/warmwire/transport"
+	"github.com/warmwire/warmwire/transport/contract"
+)
+
+// A site is what a front server needs to know: it listens on port with TLS, and
+// passes everything on to the backend.
+type site struct {
+	dir, port, backend string
+	cert, key, both    string // files, PEM
+	roots              []byte // PEM
+}
+
+func (s site) backendPort() string {
+	_, port, _ := net.SplitHostPort(s.backend)
+	return port
+}
+
+// write writes a file of the site.
+func (s site) write(t testing.TB, name, content string) string {
+	t.Helper()
+	path := filepath.Join(s.dir, name)
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Servers of other people, in front of one backend.
+var fronts = []struct {
+	name, program string
+	command       func(t testing.TB, s site) []string
+	quirks        string // what the server does by itself
+}{
+	{name: "nginx", program: "nginx", command: func(t testing.TB, s site) []string {
+		return []string{"-p", s.dir, "-c", s.write(t, "nginx.conf", fmt.Sprintf(`daemon off; pid %[1]s/pid; error_log stderr crit; worker_processes 1; user %[4]s;
+events {}
+http {
+  access_log off; client_body_temp_path %[1]s/b; proxy_temp_path %[1]s/p; fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
+  server { listen 127.0.0.1:%[2]s ssl http2; ssl_certificate %[1]s/both.pem; ssl_certificate_key %[1]s/both.pem; client_max_body_size 20m;
+    location / { proxy_pass http://%[3]s; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; proxy_request_buffering off; } }
+}`, s.dir, s.port, s.backend, runAs()))}
+	}},
+	{name: "haproxy", program: "haproxy", quirks: "ends a cut h2 answer cleanly", command: func(t testing.TB, s site) []string {
+		return []string{"-db", "-f", s.write(t, "haproxy.cfg", fmt.Sprintf(`defaults
+  mode http
+  timeout connect 5s
+  timeout client 30s
+  timeout server 30s
+frontend in
+  bind 127.0.0.1:%s ssl crt %s alpn h2,http/1.1
+  default_backend out
+backend out
+  server one %s
+`, s.port, s.both, s.backend))}
+	}},
+	{name: "caddy", program: "caddy", quirks: "ends a cut h2 answer cleanly, ends a cut http/1.1 answer cleanly", command: func(t testing.TB, s site) []string {
+		return []string{"run", "--adapter", "caddyfile", "--config", s.write(t, "Caddyfile", fmt.Sprintf(`{
+	admin off
+	auto_https off
+	storage file_system %[1]s
+	log {
+		level PANIC
+	}
+}
+https://127.0.0.1:%[2]s {
+	tls %[3]s %[4]s
+	reverse_proxy %[5]s {
+		flush_interval -1
+	}
+}
+`, s.dir, s.port, s.cert, s.key, s.backend))}
+	}},
+	{name: "h2o", program: "h2o", quirks: "buffers uploads, holds heads back, ends a cut h2 answer cleanly, ends a cut http/1.1 answer cleanly", command: func(t testing.TB, s site) []string {
+		return []string{"-c", s.write(t, "h2o.yaml", fmt.Sprintf(`user: %s
+num-threads: 1
+listen: {host: 127.0.0.1, port: %s, ssl: {certificate-file: %s, key-file: %s}}
+hosts: {default: {paths: {/: {proxy.reverse.url: "http://%s/"}}}}
+`, runAs(), s.port, s.cert, s.key, s.backend))}
+	}},
+	{name: "apache", program: "apache2", command: func(t testing.TB, s site) []string {
+		return []string{"-DFOREGROUND", "-d", s.dir, "-f", s.write(t, "apache.conf", fmt.Sprintf(`
+LoadModule mpm_event_module /usr/lib/apache2/modules/mod_mpm_event.so
+LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
+LoadModule ssl_module /usr/lib/apache2/modules/mod_ssl.so
+LoadModule http2_module /usr/lib/apache2/modules/mod_http2.so
+LoadModule proxy_module /usr/lib/apache2/modules/mod_proxy.so
+LoadModule proxy_http_module /usr/lib/apache2/modules/mod_proxy_http.so
+ServerName localhost
+PidFile %[1]s/pid
+DefaultRuntimeDir %[1]s
+ErrorLog /dev/stderr
+LogLevel crit
+Mutex file:%[1]s
+Listen 127.0.0.1:%[2]s
+Protocols h2 http/1.1
+SSLEngine on
+User nobody
+SSLCertificateFile %[3]s
+SSLCertificateKeyFile %[4]s
+ProxyPass / http://%[5]s/ flushpackets=on
+`, s.dir, s.port, s.cert, s.key, s.backend))}
+	}},
+	{name: "lighttpd", program: "lighttpd", quirks: "buffers uploads, wants to know their length, ends a cut h2 answer cleanly", command: func(t testing.TB, s site) []string {
+		return []string{"-D", "-f", s.write(t, "lighttpd.conf", fmt.Sprintf(`
+server.modules = ("mod_openssl", "mod_proxy")
+server.document-root = "%[1]s"
+server.bind = "127.0.0.1"
+server.port = %[2]s
+server.stream-response-body = 2
+ssl.engine = "enable"
+ssl.pemfile = "%[3]s"
+proxy.server = ("" => (("host" => "127.0.0.1", "port" => %[4]s)))
+`, s.dir, s.port, s.both, s.backendPort()))}
+	}},
+	{name: "nghttpx", program: "nghttpx", command: func(t testing.TB, s site) []string {
+		return []string{"--conf=/dev/null", "--no-ocsp", "--workers=1", "--log-level=FATAL", "--accesslog-file=/dev/null",
+			"-f127.0.0.1," + s.port, "-b127.0.0.1," + s.backendPort(), s.key, s.cert}
+	}},
+	{name: "node", program: "node", command: func(t testing.TB, s site) []string {
+		script, err := filepath.Abs("testdata/front.mjs")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []string{script, s.port, s.backendPort(), s.cert, s.key}
+	}},
+}
+
+func runAs() string {
+	if os.Geteuid() == 0 {
+		return "root"
+	}
+	return "nobody" // is ignored then
+}
+
+// newSite makes the files of a site, for 127.0.0.1.
+func newSite(t testing.TB, backend string) site {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "front"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := site{dir: t.TempDir(), port: freePort(t), backend: backend}
+	s.roots = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+	s.cert, s.key = s.write(t, "cert.pem", string(s.roots)), s.write(t, "key.pem", string(keyPEM))
+	s.both = s.write(t, "both.pem", string(s.roots)+string(keyPEM))
+	return s
+}
+
+func freePort(t testing.TB) string {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	_, port, _ := net.SplitHostPort(ln.Addr().String())
+	return port
+}
+
+// run starts a server that listens on port, and ends it with the test.
+func run(t testing.TB, port, program string, args ...string) {
+	t.Helper()
+	cmd := exec.Command(program, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		stop := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+		_ = cmd.Wait()
+		stop.Stop()
+		if t.Failed() {
+			t.Logf("%s: %s", program, out.String())
+		}
+	})
+	contract.Eventually(t, program+" listens", func() bool {
+		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	})
+}
+
+// bigBody is 1 MiB that repeats late.
+var bigBody = func() []byte {
+	b := make([]byte, 1<<20)
+	for i := range b {
+		b[i] = byte(i * i >> 7)
+	}
+	return b
+}()
+
+const greeting = ": here\n\n"
+
+// A backend holds tokens back until they are let go.
+type backend struct{ next chan string }
+
+// say hands a token to the handler that waits for one.
+func (b *backend) say(t *testing.T, token string) {
+	t.Helper()
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	select {
+	case b.next <- token:
+	case <-limit.C:
+		t.Fatal("the backend waits for no token")
+	}
+}
+
+func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/big":
+		w.Header().Set("Content-Length", fmt.Sprint(len(bigBody)))
+		_, _ = w.Write(bigBody)
+	case "/echo":
+		body, _ := io.ReadAll(r.Body) // not all of them pass both ways at once
+		_, _ = w.Write(body)
+	case "/early":
+		w.Header().Set("Connection", "close")
+		w.WriteHeader(http.StatusRequestEntityTooLarge)
+	case "/cut":
+		_, _ = io.WriteString(w, "half")
+		w.(http.Flusher).Flush()
+		select {
+		case <-b.next: // the head has arrived
+		case <-r.Context().Done():
+		}
+		panic(http.ErrAbortHandler)
+	case "/stream":
+		w.Header().Set("Content-Type", "text/event-stream")
+		if r.URL.RawQuery == "greet" {
+			_, _ = io.WriteString(w, greeting)
+		}
+		w.(http.Flusher).Flush()
+		for {
+			select {
+			case token := <-b.next:
+				if token == "" {
+					return
+				}
+				_, _ = io.WriteString(w, token)
+				w.(http.Flusher).Flush()
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}
+}
+
+func TestServersOfOtherPeople(t *testing.T) {
+	b := &backend{next: make(chan string)}
+	srv := httptest.NewUnstartedServer(b)
+	srv.Config.ErrorLog = nil
+	srv.Start()
+	t.Cleanup(srv.Close)
+	for _, front := range fronts {
+		t.Run(front.name, func(t *testing.T) {
+			program := testenv.Need(t, front.program)
+			s := newSite(t, srv.Listener.Addr().String())
+			run(t, s.port, program, front.command(t, s)...)
+			for _, protocol := range []string{"h2", "http/1.1"} {
+				t.Run(protocol, func(t *testing.T) {
+					tr := newTransport(t, transport.Config{Protocols: []string{protocol}, ExtraRoots: s.roots})
+					t.Cleanup(tr.Close)
+					exercise(t, tr, b, "https://127.0.0.1:"+s.port, protocol, front.quirks)
+				})
+			}
+		})
+	}
+}
+
+// exercise is what must work with every server.
+func exercise(t *testing.T, tr *transport.Transport, b *backend, base, protocol, quirks string) {
+	t.Run("a large answer", func(t *testing.T) {
+		resp, body := call(t, tr, request(t, "GET", base, "/big", nil))
+		if want := map[string]int{"h2": 2, "http/1.1": 1}[protocol]; resp.ProtoMajor != want || !bytes.Equal(body, bigBody) {
+			t.Errorf("HTTP/%d, %d bytes", resp.ProtoMajor, len(body))
+		}
+	})
+	t.Run("uploads", func(t *testing.T) {
+		for _, known := range []bool{true, false} {
+			req := request(t, "POST", base, "/echo", bytes.NewReader(bigBody[:300<<10]))
+			if !known {
+				if strings.Contains(quirks, "wants to know their length") {
+					continue
+				}
+				req.ContentLength = -1
+			}
+			if resp, body := call(t, tr, req); !bytes.Equal(body, bigBody[:300<<10]) {
+				t.Errorf("length known %v: status %d, %d bytes came back", known, resp.StatusCode, len(body))
+			}
+		}
+	})
+	t.Run("HEAD", func(t *testing.T) {
+		resp, body := call(t, tr, request(t, "HEAD", base, "/big", nil))
+		if resp.StatusCode != 200 || len(body) != 0 || resp.ContentLength != int64(len(bigBody)) {
+			t.Errorf("%d, %d bytes, length %d", resp.StatusCode, len(body), resp.ContentLength)
+		}
+	})
+	t.Run("a token arrives before the next one is made", func(t *testing.T) {
+		target, greets := "/stream", strings.Contains(quirks, "holds heads back") // until there is a body
+		if greets {
+			target += "?greet"
+		}
+		resp, err := tr.RoundTrip(request(t, "POST", base, target, bytes.NewReader([]byte("{}"))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		buf := make([]byte, 64)
+		if greets {
+			_, _ = io.ReadFull(resp.Body, buf[:len(greeting)])
+		}
+		for i := range 5 {
+			token := fmt.Sprintf("data: %d\n\n", i)
+			b.say(t, token)
+			if n, err := io.ReadFull(resp.Body, buf[:len(token)]); err != nil || string(buf[:n]) != token {
+				t.Fatalf("%q, %v", buf[:n], err)
+			}
+		}
+		b.say(t, "")
+		if rest, err := io.ReadAll(resp.Body); err != nil || len(rest) != 0 {
+			t.Errorf("end: %q, %v", rest, err)
+		}
+	})
+	t.Run("a cut looks cut", func(t *testing.T) {
+		resp, err := tr.RoundTrip(request(t, "GET", base, "/cut", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.say(t, "go on")
+		hides := strings.Contains(quirks, "ends a cut "+protocol+" answer cleanly") // on the wire
+		if body, err := io.ReadAll(resp.Body); (err == nil) != hides {
+			t.Errorf("after %q: %v", body, err)
+		}
+		_ = resp.Body.Close()
+	})
+	t.Run("an early answer to a large upload", func(t *testing.T) {
+		if strings.Contains(quirks, "buffers uploads") {
+			t.Skip("the server reads the whole body first")
+		}
+		resp, _ := call(t, tr, request(t, "POST", base, "/early", bytes.NewReader(make([]byte, 8<<20))))
+		if resp.StatusCode != http.StatusRequestEntityTooLarge && resp.StatusCode != http.StatusBadGateway {
+			t.Errorf("status %d", resp.StatusCode)
+		}
+	})
+	t.Run("many at once, some left", func(t *testing.T) {
+		var wg sync.WaitGroup
+		for i := range 30 {
+			wg.Go(func() {
+				resp, err := tr.RoundTrip(request(t, "GET", base, "/big", nil))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer func() { _ = resp.Body.Close() }()
+				if i%3 == 0 {
+					_, _ = io.CopyN(io.Discard, resp.Body, 1000)
+					return
+				}
+				if body, err := io.ReadAll(resp.Body); err != nil || !bytes.Equal(body, bigBody) {
+					t.Errorf("%d bytes, %v", len(body), err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+	t.Run("nothing is in flight", func(t *testing.T) {
+		contract.Eventually(t, "all is given back", func() bool {
+			for _, state := range tr.State() {
+				for _, c := range state.Conns {
+					if c.InFlight > 0 {
+						return false
+					}
+				}
+			}
+			return true
+		})
+	})
+}
+
+// call sends a request and reads its answer.
+func call(t *testing.T, tr *transport.Transport, req *http.Request) (*http.Response, []byte) {
+	t.Helper()
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	_ = resp.Body.Close()
+	return resp, body
+}
