@@ -141,6 +141,11 @@ func readAll(t testing.TB, resp *http.Response) string {
 	return string(b)
 }
 
+// echo answers with what it is asked.
+type echo struct{}
+
+func (echo) ServeHTTP(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }
+
 // trailing is a body that tells of its end and its closing.
 type trailing struct {
 	r      io.Reader

@@ -11,8 +11,13 @@ import (
 	"sync"
 )
 
-// ErrMoved says that a connection is on the endpoint's present socket already.
-var ErrMoved = errors.New("h3: the connection is on the newest socket already")
+var (
+	// ErrMoved says that a connection is on the endpoint's present socket already.
+	ErrMoved = errors.New("h3: the connection is on the newest socket already")
+	// ErrNoMigration says that the server allows none (RFC 9000 §18.2,
+	// disable_active_migration): the connection is to be replaced.
+	ErrNoMigration = errors.New("h3: the upstream allows no migration")
+)
 
 // Migrate moves the connection to its endpoint's present socket: see
 // [Endpoint.Rebind]. The new path is probed until ctx ends (RFC 9000 §9), and
@@ -42,7 +47,7 @@ func (c *Conn) Migrate(ctx context.Context) error {
 	}
 	path, err := c.qc.AddPath(s.tr)
 	if err != nil {
-		return fmt.Errorf("h3: move the connection: %w", err)
+		return fmt.Errorf("%w: %w", ErrNoMigration, err)
 	}
 	if err = path.Probe(ctx); err == nil {
 		err = path.Switch()
