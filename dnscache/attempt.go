@@ -112,7 +112,9 @@ func (r *Resolver) round(ctx context.Context, t turn, name string, asked partSet
 	for which := range asked {
 		if asked[which] {
 			left++
-			r.running.Go(func() { replies <- t.server.query(ctx, name, which) })
+			if !r.spawn(func() { replies <- t.server.query(ctx, name, which) }) {
+				replies <- reply{which: which, err: errClosed}
+			}
 		}
 	}
 	begun := r.now()

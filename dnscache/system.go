@@ -12,6 +12,7 @@ import (
 	"os"
 	"reflect"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -188,7 +189,10 @@ type bootstrap struct {
 	known map[string][]netip.Addr // last good; guarded by Resolver.mu
 }
 
-const maxBootstrap = 64 // names; there are fewer resolvers
+const (
+	maxBootstrap = 64 // names; there are fewer resolvers
+	bootWait     = time.Second
+)
 
 func (b *bootstrap) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
 	if addrs, _ := b.r.hosts.Lookup(host); len(addrs) > 0 {
@@ -201,25 +205,12 @@ func (b *bootstrap) lookup(ctx context.Context, host string) ([]netip.Addr, erro
 	}
 	own, known := b.r.own, b.known[host]
 	b.r.mu.RUnlock()
-	found := make(chan exchange.Answer, 2*len(servers))
-	asked := 0
-	var asking sync.WaitGroup
-	defer asking.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for _, s := range servers {
-		if s.is(own) {
-			continue
-		}
-		for _, which := range [2]int{partA, partAAAA} {
-			asked++
-			asking.Go(func() {
-				a, _ := s.x.Exchange(ctx, exchange.Question{Name: host, Type: qtype(which)})
-				found <- a
-			})
-		}
+	if len(known) > 0 { // time must be left to use it
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, bootWait)
+		defer cancel()
 	}
-	addrs := collect(found, asked)
+	addrs := b.ask(ctx, host, slices.DeleteFunc(slices.Clone(servers), func(s *server) bool { return s.is(own) }))
 	if len(addrs) == 0 {
 		if len(known) > 0 {
 			return known, nil
@@ -235,26 +226,29 @@ func (b *bootstrap) lookup(ctx context.Context, host string) ([]netip.Addr, erro
 	return addrs, nil
 }
 
-// collect returns the addresses of the first answer that has some, and of those
-// that are there by then.
-func collect(found <-chan exchange.Answer, asked int) []netip.Addr {
-	var addrs []netip.Addr
-	for range asked {
-		var a exchange.Answer
-		if len(addrs) == 0 {
-			a = <-found
-		} else {
-			select {
-			case a = <-found:
-			default:
-				return addrs
-			}
+// ask returns the addresses of the first server that has some.
+func (b *bootstrap) ask(ctx context.Context, host string, servers []*server) []netip.Addr {
+	ctx, cancel := context.WithCancel(ctx)
+	found := make(chan outcome, 2*len(servers))
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer cancel()
+	for _, s := range servers {
+		asking.Go(func() {
+			asked := partSet{partA: true, partAAAA: true}
+			o := b.r.round(ctx, turn{server: s}, host, asked, func(o outcome) { found <- o })
+			o.final = true
+			found <- o
+		})
+	}
+	for left := len(servers); left > 0; {
+		o := <-found
+		if o.final {
+			left--
 		}
-		for _, rec := range a.Records {
-			if rec.Addr.IsValid() && !rec.Addr.IsUnspecified() {
-				addrs = append(addrs, rec.Addr)
-			}
+		if o.verdict() == verdictPositive {
+			return append(slices.Clone(o.parts[partAAAA].addrs), o.parts[partA].addrs...)
 		}
 	}
-	return addrs
+	return nil
 }
