@@ -276,13 +276,11 @@ func (r *Resolver) NetworkChanged() {
 	r.poke()
 }
 
-// systemChanged forgets what the system's resolvers have said.
-func (r *Resolver) systemChanged() {
-	r.mu.Lock()
+// systemChangedLocked forgets what the system's resolvers have said.
+func (r *Resolver) systemChangedLocked() {
 	r.suspectAllLocked(func(e *entry) bool {
 		return e.parts[partA].system || e.parts[partAAAA].system || e.doubt != nil || e.failed != nil || e.view.Load() == nil
 	})
-	r.mu.Unlock()
 	r.poke()
 }
 

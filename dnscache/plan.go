@@ -12,6 +12,7 @@ type group struct {
 	servers []*server // of equal trust: the fastest first
 	system  bool      // the system's servers instead, each after the one before
 	builtin bool      // for kept names only: nobody chose these
+	only    scope     // if not scopePublic, for names of that scope alone
 }
 
 // A turn is a server in the order in which a name is asked for. The answer of a
@@ -31,6 +32,8 @@ func (r *Resolver) planLocked(e *entry, explore bool) (turns []turn, dead bool) 
 	tier := 0
 	for _, g := range r.groups {
 		switch {
+		case g.only != scopePublic && g.only != sc:
+			continue
 		case g.system:
 			names := r.conf.Candidates(e.key)
 			for _, s := range r.system {

@@ -37,9 +37,10 @@ type flight struct {
 }
 
 var (
-	errClosed  = errors.New("the resolver is closed")
-	errTooMany = fmt.Errorf("%d lookups are on their way already", maxFlights)
-	errNoOne   = errors.New("no resolver may be asked for it: list dns.resolvers, or see whether resolv.conf points to ourselves")
+	errClosed   = errors.New("the resolver is closed")
+	errTooMany  = fmt.Errorf("%d lookups are on their way already", maxFlights)
+	errRestless = errors.New("the network kept changing")
+	errNoOne    = errors.New("no resolver may be asked for it: list dns.resolvers, or see whether resolv.conf points to ourselves")
 )
 
 // startLocked begins a flight, or returns the one that is on its way.
@@ -65,7 +66,7 @@ func (r *Resolver) startLocked(e *entry, f *flight) (*flight, error) {
 }
 
 func (r *Resolver) fly(e *entry, f *flight, epoch uint32) {
-	for range maxReruns + 1 {
+	for try := 0; ; try++ {
 		r.mu.Lock()
 		gen := r.gen
 		asked := e.wants(r.now())
@@ -83,8 +84,11 @@ func (r *Resolver) fly(e *entry, f *flight, epoch uint32) {
 		if c.run() {
 			return
 		}
+		if try == maxReruns {
+			c.giveUp(errRestless)
+			return
+		}
 	}
-	r.land(e, f, nil, errors.New("the network kept changing"))
 }
 
 // A race is one try of a flight.
@@ -111,7 +115,7 @@ type race struct {
 // told: their answers teach how fast they are, and whether they live.
 func (c *race) run() bool {
 	if len(c.turns) == 0 {
-		c.r.land(c.e, c.f, nil, errNoOne)
+		c.giveUp(errNoOne)
 		return true
 	}
 	c.pending = make(map[int]int, len(c.turns)) // of tiers
@@ -236,13 +240,13 @@ func (c *race) over() bool {
 	return complete && !c.betterThan(c.settled.turn.tier)
 }
 
-// land ends a flight for all who wait for it.
-func (r *Resolver) land(e *entry, f *flight, v *view, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.landLocked(e, f, v, err)
+func (c *race) giveUp(err error) {
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	c.r.failLocked(c, err)
 }
 
+// landLocked ends a flight for all who wait for it.
 func (r *Resolver) landLocked(e *entry, f *flight, v *view, err error) {
 	if f.landed {
 		return

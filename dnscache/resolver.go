@@ -121,7 +121,7 @@ func (r *Resolver) build() error {
 	case r.cfg.Mode == ModeResolversOnly:
 		r.groups = []group{listed}
 		if len(r.scopes.system) > 0 {
-			r.groups = append(r.groups, group{system: true})
+			r.groups = append(r.groups, group{system: true, only: scopeSystem})
 		}
 	case r.cfg.Mode == ModeResolversFirst || len(before)+len(after) > 0 && r.cfg.Mode == ModeAuto:
 		r.groups = []group{listed, system}

@@ -90,7 +90,7 @@ func (s *Stub) Run(ctx context.Context) error {
 	defer cancel()
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, m *dns.Msg) { s.serve(ctx, w, m) })
 	servers := []*dns.Server{
-		{PacketConn: s.packets, Handler: handler, UDPSize: dns.MinMsgSize},
+		{PacketConn: s.packets, Handler: handler, UDPSize: stubUDPSize},
 		{Listener: s.listener, Handler: handler, MaxTCPQueries: -1},
 	}
 	errs := make([]error, len(servers))

@@ -54,10 +54,9 @@ func (r *Resolver) readSystem() {
 	if same && !first {
 		return
 	}
-	r.replaceSystem(r.openSystem(conf, native))
+	r.replaceSystem(r.openSystem(conf, native), first)
 	if !first {
 		r.event(EventSystemResolvers, r.cfg.ResolvConf, nil)
-		r.systemChanged()
 	}
 }
 
@@ -103,10 +102,15 @@ func (r *Resolver) openSystem(conf ResolvConf, native bool) []*server {
 
 // replaceSystem puts the new servers in the place of the old ones, which are
 // closed.
-func (r *Resolver) replaceSystem(list []*server) {
+func (r *Resolver) replaceSystem(list []*server, first bool) {
 	r.mu.Lock()
 	old := r.system
 	r.system = list
+	if !first {
+		// Before the old ones are closed, so that a flight that this ends begins
+		// anew.
+		r.systemChangedLocked()
+	}
 	if r.closed { // Close has not seen the new ones
 		old, r.system = append(old, list...), nil
 	}
