@@ -58,6 +58,7 @@ var houseRules = rules{
 			"internal/webguard":    "both listeners refuse what a web page could send",
 		},
 		"internal/intercept": nothing,
+		"internal/netwatch":  nothing,
 
 		"transport": {
 			"transport/contract": "its tests",

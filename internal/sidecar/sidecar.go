@@ -192,6 +192,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 		s.log.Info("admin listening", "address", s.AdminAddr())
 		last.Go(func() { report(broke, serveAdmin(lastCtx, s.admin, s.adminLn)) })
 	}
+	last.Go(func() { s.watchNetwork(lastCtx) })
 	var err error
 	select {
 	case <-ctx.Done():
