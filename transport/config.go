@@ -4,10 +4,12 @@ package transport
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -31,6 +33,13 @@ type Config struct {
 	Class     h2.Class // of its requests
 	Pool      Pool
 	Heartbeat heartbeat.Config // when a silent connection is probed and left
+
+	// Distrust is told that the host of addr, host:port, showed a certificate for
+	// another name: its address may be a network login page's. If it returns true,
+	// other addresses are known and the connection is tried once more; nil = never.
+	Distrust func(ctx context.Context, addr string) bool
+	// OnPeer is told which address of addr, host:port, proved to be the right one.
+	OnPeer func(addr string, at netip.AddrPort)
 
 	OnHandshake func(resumed bool, err error)
 	OnConn      func(delta int, protocol string)

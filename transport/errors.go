@@ -45,7 +45,7 @@ func tlsError(host string, err error, handshake time.Duration) *Error {
 			"the server may not send its intermediate certificate, or tls.ca_file must name the CA that signed it", host, err, issuerOf(unknown.Cert))
 	case errors.As(err, &name):
 		e.Kind = "upstream_tls_wrong_name"
-		e.Err = fmt.Errorf("certificate of %s is for %s: check the upstream's url", host, namesOf(name.Certificate))
+		e.Err = fmt.Errorf("certificate of %s is for %s: check the upstream's url; a network login page?", host, namesOf(name.Certificate))
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		e.Kind = "upstream_tls_expired"
 		e.Err = fmt.Errorf("certificate of %s is valid from %s to %s only: check the server, and this machine's clock", host,

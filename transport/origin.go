@@ -6,11 +6,13 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/netip"
 	"net/url"
 	"slices"
 	"sync"
@@ -155,6 +157,11 @@ func (o *origin) open(ctx context.Context, h1Only bool, changed func()) (pool.Co
 
 // connect opens a connection and agrees with the peer on a protocol.
 func (o *origin) connect(ctx context.Context, h1Only bool) (*socket, net.Conn, string, error) {
+	return o.connectOnce(ctx, h1Only, true)
+}
+
+// connectOnce tries again if again is set and names can be asked for anew.
+func (o *origin) connectOnce(ctx context.Context, h1Only, again bool) (*socket, net.Conn, string, error) {
 	c, err := o.t.dialRaw(ctx, "tcp", o.addr)
 	if err != nil {
 		return nil, nil, "", err
@@ -166,8 +173,13 @@ func (o *origin) connect(ctx context.Context, h1Only bool) (*socket, net.Conn, s
 		tc, err := o.handshake(ctx, s, h1Only)
 		if err != nil {
 			_ = s.Close()
+			var wrong *Error
+			if again && errors.As(err, &wrong) && wrong.Kind == "upstream_tls_wrong_name" && o.t.cfg.Distrust != nil && o.t.cfg.Distrust(ctx, o.addr) {
+				return o.connectOnce(ctx, h1Only, false)
+			}
 			return nil, nil, "", err
 		}
+		o.proved(c)
 		nc = tc
 		if tc.ConnectionState().NegotiatedProtocol == "h2" {
 			protocol = "h2"
@@ -180,6 +192,16 @@ func (o *origin) connect(ctx context.Context, h1Only bool) (*socket, net.Conn, s
 		s.onClose = func() { o.t.cfg.OnConn(-1, protocol) }
 	}
 	return s, nc, protocol, nil
+}
+
+// proved tells whose certificate was right.
+func (o *origin) proved(c net.Conn) {
+	if o.t.cfg.OnPeer == nil {
+		return
+	}
+	if at, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil {
+		o.t.cfg.OnPeer(o.addr, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()))
+	}
 }
 
 // handshake makes TLS of a connection, within the limit.

@@ -4,10 +4,7 @@ package transport_test
 
 import (
 	"bufio"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"io"
 	"log"
@@ -147,20 +144,4 @@ func TestThinkingIsNoDeath(t *testing.T) {
 			_ = resp.Body.Close()
 		})
 	}
-}
-
-func certificate(t *testing.T, ip net.IP) (tls.Certificate, []byte) {
-	t.Helper()
-	// httptest's own certificate is for other addresses; its key will do.
-	s := httptest.NewUnstartedServer(nil)
-	s.StartTLS()
-	defer s.Close()
-	pair := s.TLS.Certificates[0]
-	template := *s.Certificate()
-	template.IPAddresses = []net.IP{ip}
-	der, err := x509.CreateCertificate(rand.Reader, &template, &template, s.Certificate().PublicKey, pair.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: pair.PrivateKey}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }

@@ -37,9 +37,10 @@ type Config struct {
 
 	Ready   func() error // nil error = requests are taken; it is shown, so it holds no secret
 	Metrics http.Handler
-	Status  func() any   // marshalled as JSON
-	Reload  func() error // may take its time; the error is shown to the caller; nil = there is nothing to reload (501)
-	Quit    func()       // begins the drain and returns
+	Status  func() any        // marshalled as JSON
+	Reload  func() error      // may take its time; the error is shown to the caller; nil = there is nothing to reload (501)
+	Flush   func(name string) // forgets what DNS said of a name; "" = of all; nil = 501
+	Quit    func()            // begins the drain and returns
 }
 
 // An Admin serves the admin listener.
@@ -68,13 +69,14 @@ func New(cfg Config) (*Admin, error) {
 	}
 	a := &Admin{cfg: cfg, hosts: hosts, token: sha256.Sum256([]byte(cfg.Token))}
 	a.routes = map[string]route{
-		"/":          {http.MethodGet, false, a.index},
-		"/healthz":   {http.MethodGet, true, a.healthz},
-		"/readyz":    {http.MethodGet, true, a.readyz},
-		"/metrics":   {http.MethodGet, false, cfg.Metrics.ServeHTTP},
-		"/v1/status": {http.MethodGet, false, a.status},
-		"/v1/reload": {http.MethodPost, false, a.reload},
-		"/v1/quit":   {http.MethodPost, false, a.quit},
+		"/":             {http.MethodGet, false, a.index},
+		"/healthz":      {http.MethodGet, true, a.healthz},
+		"/readyz":       {http.MethodGet, true, a.readyz},
+		"/metrics":      {http.MethodGet, false, cfg.Metrics.ServeHTTP},
+		"/v1/status":    {http.MethodGet, false, a.status},
+		"/v1/dns/flush": {http.MethodPost, false, a.flush},
+		"/v1/reload":    {http.MethodPost, false, a.reload},
+		"/v1/quit":      {http.MethodPost, false, a.quit},
 	}
 	return a, nil
 }

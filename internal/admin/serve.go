@@ -10,6 +10,7 @@ GET  /healthz     200 while the process answers
 GET  /readyz      200 when requests are taken, else 503 and the reason
 GET  /metrics     metrics in the Prometheus formats
 GET  /v1/status   JSON
+POST /v1/dns/flush   forget what DNS said of ?name=HOST, or of all names
 POST /v1/reload   read the configuration again
 POST /v1/quit     drain and exit
 
@@ -51,6 +52,17 @@ func (a *Admin) reload(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	writeJSON(w, http.StatusOK, map[string]string{"status": "reloaded"})
+}
+
+// flush takes the name from the query, as calls have no body.
+func (a *Admin) flush(w http.ResponseWriter, r *http.Request) {
+	if a.cfg.Flush == nil {
+		(&refusal{http.StatusNotImplemented, "no_dns", "this Warmwire looks no names up"}).write(w)
+		return
+	}
+	name := r.URL.Query().Get("name")
+	a.cfg.Flush(name)
+	writeJSON(w, http.StatusOK, map[string]string{"status": "flushed", "name": name})
 }
 
 // quit sends its answer before the drain begins, because the drain may be over

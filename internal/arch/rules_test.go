@@ -49,6 +49,7 @@ var houseRules = rules{
 			"internal/measure": "demo and measure time calls with it",
 			"internal/netlab":  "the forwarder of a lab is this program, started again",
 			"internal/lab":     "runs the scenarios of the lab",
+			"dnscache":         "doctor compares resolvers",
 		},
 		"internal/sidecar": {"...": "composition root: sees everything and maps between the packages"},
 

@@ -24,6 +24,7 @@ func (p *parser) check(cfg *Config, origin func(upstream, key string) (int, stri
 	c := &checker{parser: p, cfg: cfg, origin: origin, warned: make(map[string]bool)}
 	c.listeners()
 	c.process()
+	c.dns()
 	hosts := make(map[string]string)
 	for _, u := range cfg.Upstreams {
 		c.timeouts(u)

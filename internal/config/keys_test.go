@@ -32,7 +32,7 @@ func leaves(v reflect.Value, path string, visit func(path string, v reflect.Valu
 
 func keyName(field string) string {
 	for from, to := range map[string]string{"CAFile": "ca_file", "AllowUIDs": "allow_uids", "TLSHandshake": "tls_handshake", "TLS": "tls",
-		"URL": "url", "Headers": "headers.set", "MaxH1Connections": "max_h1_connections"} {
+		"DNS": "dns", "MinTTL": "min_ttl", "URL": "url", "Headers": "headers.set", "MaxH1Connections": "max_h1_connections"} {
 		if field == from {
 			return to
 		}
@@ -86,6 +86,17 @@ admin: {address: '127.0.0.1:2', token_file: /run/token}
 forward: {default: deny, deny: [.corp.test, 10.0.0.0/8]}
 parent_proxy: http://u:s3cret@p.test:3128
 no_proxy: [a.test]
+dns:
+  mode: resolvers_only
+  resolvers: [quad9, 'tls://dns.corp.test#addr=10.0.0.1']
+  bootstrap: [10.0.0.2]
+  ca_file: /etc/dns.pem
+  stale: 1h
+  min_ttl: 1s
+  cache_file: none
+  system_domains: [.corp.test]
+  hosts_file: /etc/other
+  listen: '127.0.0.1:5353'
 state_dir: /srv/w
 limits: {connections: 5, header: 8KiB, body: 1MiB, procs: 1}
 log: {level: debug, format: json, access: {sample: 0.5}}

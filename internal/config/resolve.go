@@ -24,6 +24,11 @@ func (p *parser) resolve() (*Config, func(upstream, key string) (int, string)) {
 		Admin:       Admin{Address: str("admin.address"), TokenFile: str("admin.token_file")},
 		Forward:     Forward{Default: str("forward.default"), Deny: list("forward.deny")},
 		ParentProxy: str("parent_proxy"), NoProxy: list("no_proxy"), StateDir: str("state_dir"),
+		DNS: DNS{
+			Mode: str("dns.mode"), Resolvers: list("dns.resolvers"), Bootstrap: list("dns.bootstrap"), CAFile: str("dns.ca_file"),
+			Stale: duration(str("dns.stale")), MinTTL: duration(str("dns.min_ttl")), CacheFile: str("dns.cache_file"),
+			SystemDomains: list("dns.system_domains"), HostsFile: str("dns.hosts_file"), Listen: str("dns.listen"),
+		},
 		Limits: Limits{
 			Connections: number(str("limits.connections")), Header: size(str("limits.header")),
 			Body: size(str("limits.body")), Procs: number(str("limits.procs")),
@@ -45,6 +50,12 @@ func (p *parser) resolve() (*Config, func(upstream, key string) (int, string)) {
 	}
 	if cfg.Admin.TokenFile == "auto" {
 		cfg.Admin.TokenFile = filepath.Join(cfg.StateDir, "admin.token")
+	}
+	switch cfg.DNS.CacheFile {
+	case "auto":
+		cfg.DNS.CacheFile = filepath.Join(cfg.StateDir, "dns.cache")
+	case "none":
+		cfg.DNS.CacheFile = ""
 	}
 	cfg.DefaultTimeouts = p.timeouts("")
 	cfg.Upstreams = p.resolveUpstreams()

@@ -24,6 +24,7 @@ type Config struct {
 	DefaultTimeouts Timeouts
 	ParentProxy     string // URL, or env; "" = none
 	NoProxy         []string
+	DNS             DNS
 	StateDir        string
 	Limits          Limits
 	Log             Log
@@ -84,6 +85,17 @@ type TLS struct{ CAFile, ClientCert, ClientKey, MinVersion string }
 type Forward struct {
 	Default string // tunnel or deny
 	Deny    []string
+}
+
+// DNS is how names are looked up.
+type DNS struct {
+	Mode                 string
+	Resolvers, Bootstrap []string
+	CAFile               string
+	Stale, MinTTL        Duration
+	CacheFile            string // "" = none
+	SystemDomains        []string
+	HostsFile, Listen    string
 }
 
 // Limits bound the process.

@@ -4,6 +4,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -79,6 +80,14 @@ func tree(keys []key, visit func(depth int, name string, k *key)) {
 	}
 }
 
+func (d DNS) show() map[string]any {
+	return map[string]any{
+		"mode": d.Mode, "resolvers": d.Resolvers, "bootstrap": d.Bootstrap, "ca_file": d.CAFile, "stale": d.Stale.String(),
+		"min_ttl": d.MinTTL.String(), "cache_file": cmp.Or(d.CacheFile, "none"), "system_domains": d.SystemDomains, "hosts_file": d.HostsFile,
+		"listen": d.Listen,
+	}
+}
+
 // Show returns c as YAML, with secrets as ****.
 func (c *Config) Show() []byte {
 	mask := func(s string) string {
@@ -116,7 +125,7 @@ func (c *Config) Show() []byte {
 			"allow_origins": c.Listen.AllowOrigins, "allow_uids": c.Listen.AllowUIDs, "via": c.Listen.Via},
 		"admin":   map[string]any{"address": c.Admin.Address, "token_file": c.Admin.TokenFile},
 		"forward": map[string]any{"default": c.Forward.Default, "deny": c.Forward.Deny}, "parent_proxy": parent, "no_proxy": c.NoProxy,
-		"state_dir": c.StateDir,
+		"dns": c.DNS.show(), "state_dir": c.StateDir,
 		"limits": map[string]any{"connections": c.Limits.Connections, "header": c.Limits.Header.String(), "body": c.Limits.Body.String(),
 			"procs": c.Limits.Procs},
 		"log":       map[string]any{"level": c.Log.Level, "format": c.Log.Format, "access": map[string]any{"sample": c.Log.Access.Sample}},

@@ -24,7 +24,7 @@ func (s set) of(v string) string {
 }
 
 // labels are the closed sets; upstream names come from the configuration.
-type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict set }
+type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result set }
 
 func newLabels() labels {
 	return labels{
@@ -33,6 +33,7 @@ func newLabels() labels {
 		outcome:   newSet("ok", "upstream_error", "refused", "cut_upstream", "cut_app", "cut_warmwire"),
 		kind:      newSet("full", "resumed", "failed"),
 		verdict:   newSet("alive", "thinking", "doubtful", "path_down", "dead_flow"),
+		result:    newSet("hit", "stale", "miss", "hosts", "negative", "error"),
 		cause:     causes(),
 		reason:    reasons(),
 		malformed: malformedCodes(),

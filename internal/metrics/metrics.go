@@ -32,14 +32,14 @@ type Metrics struct {
 	reg    *prometheus.Registry
 	labels labels
 
-	requests, interruptions, handshakes, verdicts, tokens *prometheus.CounterVec
-	malformed, refused, reloads                           *prometheus.CounterVec
-	acceptErrors, trailers                                prometheus.Counter
-	duration, phase, ttft, perChunk                       *prometheus.HistogramVec
-	streams                                               *prometheus.GaugeVec
-	appConns                                              prometheus.Gauge
-	conns                                                 *connections
-	dropped                                               atomic.Pointer[func() uint64]
+	requests, interruptions, handshakes, verdicts, tokens, lookups *prometheus.CounterVec
+	malformed, refused, reloads                                    *prometheus.CounterVec
+	acceptErrors, trailers                                         prometheus.Counter
+	duration, phase, ttft, perChunk                                *prometheus.HistogramVec
+	streams                                                        *prometheus.GaugeVec
+	appConns                                                       prometheus.Gauge
+	conns                                                          *connections
+	dropped                                                        atomic.Pointer[func() uint64]
 
 	// mu guards known, and is held while series of upstreams are touched: a request
 	// that ends while its upstream vanishes must not bring the series back.
@@ -82,6 +82,7 @@ func New(cfg Config) *Metrics {
 	m.interruptions = counter("interruptions_total", "Answers that did not end as they should, by cause.", "upstream", "cause")
 	m.handshakes = counter("tls_handshakes_total", "TLS handshakes with upstreams.", "upstream", "kind")
 	m.verdicts = counter("heartbeat_verdicts_total", "What became of silent connections.", "upstream", "verdict")
+	m.lookups = counter("dns_lookups_total", "Lookups of names, by how they were answered.", "result")
 	m.tokens = counter("tokens_total", "Tokens as the upstreams report them.", "upstream", "direction")
 	m.malformed = counter("malformed_requests_total", "Requests refused as malformed.", "code")
 	m.refused = counter("refused_requests_total", "Requests refused by policy.", "reason")
@@ -227,6 +228,9 @@ func (m *Metrics) AppConn(delta int) { m.appConns.Add(float64(delta)) }
 func (m *Metrics) UpstreamConn(upstream, protocol string, delta int) {
 	m.conns.add(upstream, m.labels.protocol.of(httpVersion(protocol)), delta)
 }
+
+// Lookup counts a lookup of a name.
+func (m *Metrics) Lookup(result string) { m.lookups.WithLabelValues(m.labels.result.of(result)).Inc() }
 
 // Verdict counts a new judgement on a connection.
 func (m *Metrics) Verdict(upstream, verdict string) {

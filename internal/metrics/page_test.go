@@ -35,6 +35,9 @@ func touched() *Metrics {
 			m.Verdict(up, "thinking") // the labels are fixed, one shows the name
 		}
 	}
+	for result := range m.labels.result {
+		m.Lookup(result)
+	}
 	touch(m, "", "forward")
 	touch(m, "", "tunnel")
 	touch(m, "gone", "base_url")

@@ -3,6 +3,7 @@
 package sidecar
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"errors"
@@ -10,8 +11,10 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -117,7 +120,20 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 			Warm: u.Pool.Warm, MaxConnections: u.Pool.MaxConnections, MaxH1Connections: u.Pool.MaxH1Connections,
 			MaxStreams: u.Pool.MaxStreams, IdleTimeout: time.Duration(u.Pool.IdleTimeout), QueueTimeout: time.Duration(u.Pool.QueueTimeout),
 		},
-		OnConn:    func(delta int, protocol string) { s.metrics.UpstreamConn(u.Name, protocol, delta) },
+		OnConn: func(delta int, protocol string) { s.metrics.UpstreamConn(u.Name, protocol, delta) },
+		Distrust: func(ctx context.Context, addr string) bool {
+			host, ok := lookedUp(addr, pick)
+			if !ok {
+				return false
+			}
+			_, err := s.names.Distrust(ctx, host)
+			return err == nil
+		},
+		OnPeer: func(addr string, at netip.AddrPort) {
+			if host, ok := lookedUp(addr, pick); ok {
+				s.names.Report(host, at.Addr(), true)
+			}
+		},
 		OnVerdict: func(v string) { s.metrics.Verdict(u.Name, v) },
 		OnHandshake: func(resumed bool, err error) {
 			kind := "full"
@@ -147,6 +163,19 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 		return nil, fmt.Errorf("tls.ca_file: %w", err)
 	}
 	return &built{made, tr}, nil
+}
+
+// lookedUp returns the host of addr if it is a name that this process looks up.
+func lookedUp(addr string, pick picker) (host string, ok bool) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", false
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return "", false
+	}
+	proxy, err := pick(addr)
+	return host, err == nil && proxy == nil
 }
 
 // builtinWarm is how long connections to an upstream that no file names are kept
@@ -214,7 +243,7 @@ func parentPicker(cfg *config.Config) (picker, error) {
 // dialer opens connections for one upstream, through the parent proxy where one
 // applies.
 func (s *Sidecar) dialer(limit time.Duration, congestion string, pick picker) transport.DialFunc {
-	d := dial.New(dial.Config{Timeout: limit, Deny: s.targets.deny, Memory: &s.hosts, Congestion: congestion})
+	d := dial.New(dial.Config{Timeout: limit, Deny: s.targets.deny, Resolve: s.names.Addrs, Memory: &s.hosts, Congestion: congestion})
 	return transport.ThroughParent(d.DialContext, pick, limit, s.targets.denyHost)
 }
 
@@ -263,6 +292,7 @@ func (s *Sidecar) reload() error {
 		s.log.Warn("configuration", "warning", w)
 	}
 	s.cfg, s.upstreams = cfg, ups
+	s.names.Keep(keptNames(cfg))
 	if err := keepWarm(cfg, ups); err != nil {
 		s.log.Warn("configuration", "warning", err.Error())
 	}
@@ -282,7 +312,7 @@ func fixedUntilRestart(old, now *config.Config) []string {
 	for name, changed := range map[string]bool{
 		"listen.address": !slices.Equal(old.Listen.Addresses, now.Listen.Addresses), "admin": old.Admin != now.Admin,
 		"limits.connections": old.Limits.Connections != now.Limits.Connections, "limits.header": old.Limits.Header != now.Limits.Header,
-		"limits.procs": old.Limits.Procs != now.Limits.Procs, "log.format": old.Log.Format != now.Log.Format,
+		"dns": !reflect.DeepEqual(old.DNS, now.DNS), "limits.procs": old.Limits.Procs != now.Limits.Procs, "log.format": old.Log.Format != now.Log.Format,
 	} {
 		if changed {
 			out = append(out, name+" has changed: restart for it to take effect")

@@ -18,6 +18,7 @@ func (s *Sidecar) watchNetwork(ctx context.Context) {
 	}
 	w.Run(ctx, func(why string) {
 		s.log.Info("renewing the connections to the upstreams", "reason", why)
+		s.names.NetworkChanged()
 		for _, b := range s.shown.Load().upstreams {
 			b.transport.Renew()
 		}

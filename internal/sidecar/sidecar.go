@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/warmwire/warmwire/dnscache"
 	"github.com/warmwire/warmwire/internal/accesslog"
 	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/internal/ingress"
@@ -45,7 +46,9 @@ type Sidecar struct {
 	admin     *http.Server // nil: off
 	adminLn   net.Listener
 	targets   *targets
-	hosts     dial.Memory // how their addresses did
+	names     *dnscache.Resolver
+	stub      *dnscache.Stub // nil: none
+	hosts     dial.Memory    // how their addresses did
 
 	draining atomic.Bool
 	quit     chan struct{} // closed by the admin's quit
@@ -75,12 +78,26 @@ func New(cfg *config.Config, opt Options) (*Sidecar, error) {
 		return nil, err
 	}
 	s.metrics.SetDropped(s.access.Dropped)
+	if s.names, err = Resolver(cfg, dnscache.Config{
+		OnLookup: func(r dnscache.Result) { s.metrics.Lookup(string(r)) }, OnEvent: s.dnsEvent,
+	}); err != nil {
+		return nil, err
+	}
 	if err := s.bind(cfg); err != nil {
+		_ = s.names.Close()
 		return nil, err
 	}
 	if err := s.build(cfg); err != nil {
 		s.closeListeners()
+		_ = s.names.Close()
 		return nil, err
+	}
+	if address := cfg.DNS.Listen; address != "" {
+		if s.stub, err = s.names.ListenStub(context.Background(), address); err != nil {
+			s.closeListeners()
+			_ = s.names.Close()
+			return nil, fmt.Errorf("dns.listen: %w", err)
+		}
 	}
 	return s, nil
 }
@@ -102,6 +119,7 @@ func (s *Sidecar) build(cfg *config.Config) error {
 	s.cfg, s.upstreams = cfg, ups
 	s.shown.Store(&shown{cfg, ups})
 	s.metrics.SetUpstreams(names(cfg))
+	s.names.Keep(keptNames(cfg))
 	return s.buildAdmin(cfg)
 }
 
@@ -193,6 +211,10 @@ func (s *Sidecar) Run(ctx context.Context) error {
 		last.Go(func() { report(broke, serveAdmin(lastCtx, s.admin, s.adminLn)) })
 	}
 	last.Go(func() { s.watchNetwork(lastCtx) })
+	last.Go(func() { report(broke, s.names.Run(lastCtx)) })
+	if s.stub != nil {
+		last.Go(func() { report(broke, s.stub.Run(lastCtx)) })
+	}
 	var err error
 	select {
 	case <-ctx.Done():
@@ -204,7 +226,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	s.closeUpstreams()
 	stopLast()
 	last.Wait()
-	return err
+	return errors.Join(err, s.names.Close())
 }
 
 // report passes on what a part returned, if it broke.

@@ -29,6 +29,7 @@ type status struct {
 	Listen    []string         `json:"listen"`
 	Running   int              `json:"running"` // requests, tunnels and WebSockets
 	Upstreams []upstreamStatus `json:"upstreams"`
+	DNS       dnsStatus        `json:"dns"`
 }
 
 type upstreamStatus struct {
@@ -87,7 +88,7 @@ func span(d time.Duration) string {
 func (s *Sidecar) status() status {
 	st := status{
 		Version: s.opt.Version, Go: runtime.Version(), Started: s.started.UTC(), Uptime: time.Since(s.started).Round(time.Second).String(),
-		Ready: !s.draining.Load(), Draining: s.draining.Load(), Running: s.ingress.Running(),
+		Ready: !s.draining.Load(), Draining: s.draining.Load(), Running: s.ingress.Running(), DNS: s.dnsStatus(),
 	}
 	for _, ln := range s.listeners {
 		st.Listen = append(st.Listen, ln.Addr().String())

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sidecar_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/warmwire/warmwire/internal/testenv"
+)
+
+// startDnsmasq runs a resolver that knows api.model.test, for a second at a time.
+func startDnsmasq(t *testing.T) (port string, stop func()) {
+	t.Helper()
+	program := testenv.Need(t, "dnsmasq")
+	ln, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ = net.SplitHostPort(ln.LocalAddr().String())
+	_ = ln.Close()
+	cmd := exec.Command(program, "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=", "--no-resolv", "--no-hosts",
+		"--listen-address=127.0.0.1", "--bind-interfaces", "--port="+port, "--local=/model.test/", "--host-record=api.model.test,127.0.0.1,1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stopped := false
+	stop = func() {
+		if !stopped {
+			stopped = true
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	}
+	t.Cleanup(stop)
+	for range 200 { // until it answers over TCP too
+		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err == nil {
+			_ = c.Close()
+			return port, stop
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-t.Context().Done():
+		}
+	}
+	t.Fatal("dnsmasq does not listen")
+	return "", nil
+}
+
+// A configured host is looked up once, works while its resolver is dead and its
+// TTL is over, and after a restart without any lookup.
+func TestNamesOutliveTheirResolver(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }))
+	t.Cleanup(up.Close)
+	_, upPort, _ := net.SplitHostPort(up.Listener.Addr().String())
+	port, stopResolver := startDnsmasq(t)
+	dir := t.TempDir()
+	more := fmt.Sprintf("upstreams:\n  up: {url: 'http://api.model.test:%s', pool: {warm: 0, idle_timeout: 1ms}}\n"+
+		"dns: {mode: resolvers_only, resolvers: ['udp://127.0.0.1:%s'], cache_file: %s}\n", upPort, port, filepath.Join(dir, "dns.cache"))
+	call := func(r *rig) string {
+		t.Helper()
+		resp, err := http.Get("http://" + r.addr + "/up/v1/models")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		b, _ := io.ReadAll(resp.Body)
+		return fmt.Sprint(resp.StatusCode, " ", string(b))
+	}
+	first := start(t, up.Listener.Addr().String(), more)
+	if got := call(first); got != "200 here" {
+		t.Fatal(got)
+	}
+	stopResolver()
+	over := time.NewTimer(1500 * time.Millisecond) // of the TTL; dnsmasq has its own clock
+	defer over.Stop()
+	<-over.C
+	if got := call(first); got != "200 here" {
+		t.Errorf("without its resolver: %s", got)
+	}
+	first.metric(`warmwire_dns_lookups_total{result="stale"} 1`)
+	if st := first.get("/v1/status"); !strings.Contains(st, `"api.model.test"`) || !strings.Contains(st, `"stale": true`) && !strings.Contains(st, `"stale":true`) {
+		t.Errorf("status does not show the name: %s", st)
+	}
+	first.stop()
+
+	second := start(t, up.Listener.Addr().String(), more)
+	if got := call(second); got != "200 here" {
+		t.Errorf("after a restart: %s", got)
+	}
+	if page := second.get("/metrics"); strings.Contains(page, `warmwire_dns_lookups_total{result="miss"}`) {
+		t.Error("the first request after a restart waited for a lookup")
+	}
+}
+
+// A name that cannot be resolved is told as such, and a flush forgets.
+func TestFlushForgets(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }))
+	t.Cleanup(up.Close)
+	_, upPort, _ := net.SplitHostPort(up.Listener.Addr().String())
+	port, stopResolver := startDnsmasq(t)
+	r := start(t, up.Listener.Addr().String(), fmt.Sprintf("upstreams:\n  up: {url: 'http://api.model.test:%s', pool: {warm: 0, idle_timeout: 1ms}}\n"+
+		"dns: {mode: resolvers_only, resolvers: ['udp://127.0.0.1:%s'], cache_file: none}\n", upPort, port))
+	get := func() int {
+		resp, err := http.Get("http://" + r.addr + "/up/v1/models")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		_, _ = io.Copy(io.Discard, resp.Body)
+		return resp.StatusCode
+	}
+	if got := get(); got != 200 {
+		t.Fatal(got)
+	}
+	stopResolver()
+	u := "http://" + r.admin + "/v1/dns/flush?name=" + url.QueryEscape("api.model.test")
+	token, err := os.ReadFile(r.state + "/admin.token")
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, _ := http.NewRequest(http.MethodPost, u, nil)
+	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	if resp.StatusCode != 200 || !strings.Contains(string(b), "api.model.test") {
+		t.Fatalf("%d %s", resp.StatusCode, b)
+	}
+	if got := get(); got != 502 && got != 504 {
+		t.Errorf("a flushed name without a resolver: %d", got)
+	}
+}
