@@ -41,6 +41,7 @@ type fake struct {
 	err    error
 	rcode  map[string]int  // by name, or "" for all
 	fails  map[uint16]bool // SERVFAIL, by type
+	denies map[uint16]bool // NXDOMAIN, by type
 	nodata bool            // names that are not in zone exist
 	zone   map[string][]string
 	asked  []string
@@ -135,6 +136,9 @@ func (f *fake) answer(q exchange.Question) exchange.Answer {
 	}
 	if f.fails[q.Type] {
 		return exchange.Answer{RCode: exchange.RCodeServFail}
+	}
+	if f.denies[q.Type] {
+		return exchange.Answer{RCode: exchange.RCodeNXDomain, SOA: &exchange.SOA{TTL: time.Minute, Minimum: time.Minute}}
 	}
 	records, ok := f.zone[q.Name]
 	if !ok {

@@ -23,6 +23,8 @@ const (
 	hostsMaxBytes = 16 << 20
 )
 
+var errHostsTooLarge = fmt.Errorf("hosts file is over %d bytes: make it smaller", hostsMaxBytes)
+
 // Hosts answers names from a hosts file and sees the file's changes on use.
 // It has no goroutine and is safe for concurrent use.
 type Hosts struct {
@@ -90,6 +92,9 @@ func (h *Hosts) refresh(old *hostsState, now time.Time) (*hostsState, error) {
 	if s.names != nil && st.ModTime().Equal(s.modTime) && st.Size() == s.size {
 		return &s, nil
 	}
+	if st.Size() > hostsMaxBytes {
+		return &s, errHostsTooLarge // not worth reading
+	}
 	names, err := readHosts(h.path)
 	if err != nil {
 		return &s, err
@@ -109,7 +114,7 @@ func readHosts(path string) (map[string][]netip.Addr, error) {
 		return nil, fmt.Errorf("read hosts file: %w", err)
 	}
 	if len(b) > hostsMaxBytes {
-		return nil, fmt.Errorf("hosts file is over %d bytes: make it smaller", hostsMaxBytes)
+		return nil, errHostsTooLarge
 	}
 	return parseHosts(b), nil
 }

@@ -87,6 +87,19 @@ func TestLookupDoesNotWaitForTheRest(t *testing.T) {
 	}
 }
 
+// Some servers say of a name with IPv4 addresses only that it does not exist when
+// they are asked for the other family.
+func TestNoSuchNameOfOneFamilyAlone(t *testing.T) {
+	sys := knows(host, "60 A 192.0.2.1")
+	sys.denies = map[uint16]bool{exchange.TypeAAAA: true}
+	sys.slow = map[uint16]time.Duration{exchange.TypeAAAA: ms}
+	bubble(t, Config{}, map[string]*fake{systemX: sys}, func(t *testing.T, b *bench) {
+		b.wantIn(20*ms, host, "[192.0.2.1]")
+		b.pass(59 * sec)
+		b.wantIn(0, host, "[192.0.2.1]")
+	})
+}
+
 func TestLocalNamesNeverLeave(t *testing.T) {
 	sys, one := knows("db", "60 A 10.0.0.9"), knows(host, "60 A 192.0.2.1")
 	sys.zone["llm.corp.example"] = []string{"60 A 10.0.0.7"}
