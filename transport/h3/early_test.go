@@ -5,6 +5,7 @@ package h3
 import (
 	"crypto/tls"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -14,6 +15,30 @@ import (
 
 	"github.com/quic-go/quic-go"
 )
+
+// A slow socket hears everything a moment late. Early data needs it: over loopback
+// the handshake may be done before the first request. (And there quic-go v0.65 has
+// a race of its own: a stream opened in the very moment in which the server's
+// parameters arrive reads them while they are set.)
+type slow struct{ net.PacketConn }
+
+func (s slow) ReadFrom(p []byte) (int, net.Addr, error) {
+	n, addr, err := s.PacketConn.ReadFrom(p)
+	if err == nil {
+		late := time.NewTimer(5 * time.Millisecond)
+		<-late.C
+	}
+	return n, addr, err
+}
+
+// The library asks for these, and says so aloud if they are not there.
+func (s slow) SetReadBuffer(n int) error  { return s.PacketConn.(*net.UDPConn).SetReadBuffer(n) }
+func (s slow) SetWriteBuffer(n int) error { return s.PacketConn.(*net.UDPConn).SetWriteBuffer(n) }
+
+func slowly(network, addr string) (net.PacketConn, error) {
+	pc, err := net.ListenPacket(network, addr)
+	return slow{pc}, err
+}
 
 // An earlyServer serves, and can be told to take early data and how to answer it.
 type earlyServer struct {
@@ -28,7 +53,7 @@ func newEarly(t *testing.T, held http.HandlerFunc) *earlyServer {
 	t.Helper()
 	server, client := testTLS()
 	client.ClientSessionCache = tls.NewLRUClientSessionCache(10)
-	s := &earlyServer{e: endpoint(t, nil), cfg: Config{TLS: client, EarlyData: true, Tokens: quic.NewLRUTokenStore(10, 2)}}
+	s := &earlyServer{e: endpoint(t, slowly), cfg: Config{TLS: client, EarlyData: true, Tokens: quic.NewLRUTokenStore(10, 2)}}
 	pc, addr := udp(t)
 	s.addr = addr
 	serve(t, pc, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -72,8 +97,8 @@ func TestEarlyData(t *testing.T) {
 			if want := tt.method + " " + tt.body; got != want && tt.method != "HEAD" {
 				t.Errorf("%q", got)
 			}
-			if s.early.Load() && !tt.early {
-				t.Error("it went out in early data")
+			if got := s.early.Load(); got != tt.early {
+				t.Errorf("early data: %v", got)
 			}
 			if err := c.WaitReady(t.Context()); err != nil {
 				t.Fatal(err)
@@ -111,7 +136,7 @@ func TestTooEarly(t *testing.T) {
 	c := dial(t, s.e, s.addr, s.cfg)
 	resp := do(t, c, request(t, "GET", "/", nil))
 	_ = readAll(t, resp)
-	if s.early.Load() != (resp.StatusCode == http.StatusTooEarly) {
+	if !s.early.Load() || resp.StatusCode != http.StatusTooEarly {
 		t.Errorf("early %v, status %d", s.early.Load(), resp.StatusCode)
 	}
 	if err := c.WaitReady(t.Context()); err != nil {
@@ -135,7 +160,7 @@ func TestEarlyDataRefused(t *testing.T) {
 	})
 	pc, addr := udp(t)
 	serve(t, pc, h, server, &quic.Config{Allow0RTT: true})
-	e := endpoint(t, nil)
+	e := endpoint(t, slowly)
 	cfg := Config{TLS: client, EarlyData: true}
 	c := dial(t, e, addr, cfg)
 	_ = readAll(t, do(t, c, request(t, "GET", "/", nil)))
@@ -147,15 +172,9 @@ func TestEarlyDataRefused(t *testing.T) {
 	serve(t, pc2, h, server, &quic.Config{MaxIdleTimeout: time.Minute})
 	c = dial(t, e, addr2, cfg)
 	served.Store(0)
-	resp, err := c.RoundTrip(request(t, "GET", "/", nil))
-	asked := int32(1)
-	if err != nil {
-		if f := faultOf(t, err); f.Sent {
-			t.Errorf("%+v", f)
-		}
-		asked = 0
-	} else {
-		_ = readAll(t, resp) // the handshake was done before
+	_, err := c.RoundTrip(request(t, "GET", "/", nil))
+	if f := faultOf(t, err); f.Sent {
+		t.Errorf("%+v", f)
 	}
 	for range 3 {
 		if got := readAll(t, do(t, c, request(t, "POST", "/", strings.NewReader("x")))); got != "fine" {
@@ -165,8 +184,8 @@ func TestEarlyDataRefused(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 	}
-	if got := served.Load(); got != asked+6 {
-		t.Errorf("%d requests were served, want %d", got, asked+6)
+	if got := served.Load(); got != 6 {
+		t.Errorf("%d requests were served, want 6", got)
 	}
 	if st := c.Stats(); st.EarlyData {
 		t.Errorf("%+v", st)

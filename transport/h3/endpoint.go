@@ -38,17 +38,6 @@ type Endpoint struct {
 	closed bool
 }
 
-// A socket is one UDP socket and the connections over it.
-type socket struct {
-	tr   *quic.Transport
-	refs int // connections that have used it; guarded by Endpoint.mu
-}
-
-func (s *socket) close() {
-	_ = s.tr.Close()
-	_ = s.tr.Conn.Close()
-}
-
 // NewEndpoint opens the sockets. listen may be nil: net.ListenPacket. It is an
 // error only if there is a socket for no family.
 func NewEndpoint(listen ListenFunc) (*Endpoint, error) {
@@ -73,7 +62,7 @@ func (e *Endpoint) open() ([len(families)]*socket, error) {
 			errs = append(errs, err)
 			continue
 		}
-		out[i] = &socket{tr: &quic.Transport{Conn: pc}}
+		out[i] = newSocket(pc)
 	}
 	if len(errs) == len(families) {
 		return out, fmt.Errorf("h3: open a UDP socket: %w", errors.Join(errs...))
@@ -101,13 +90,14 @@ func (e *Endpoint) Dial(ctx context.Context, addr netip.AddrPort, cfg Config) (*
 	if err != nil {
 		return nil, &fault.Error{In: "tls", Kind: kindSilent, Err: err}
 	}
-	h := &holder{e: e, held: []*socket{s}}
 	addr = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
+	h := &holder{e: e, peer: addr, held: []*socket{s}}
 	qc, err := e.handshake(ctx, s, addr, &cfg)
 	if err != nil {
 		h.release()
 		return nil, openFailed(ctx, addr.String(), err)
 	}
+	s.wire.know(addr, 1)
 	c := newConn(qc, h, cfg)
 	c.family, c.on = family(addr.Addr()), s
 	if !e.keep(c) {
@@ -251,7 +241,8 @@ func (e *Endpoint) Close() error {
 // A holder is the sockets that one connection has used: it may not do without any
 // of them to its end, because the library ends it with the first that closes.
 type holder struct {
-	e *Endpoint
+	e    *Endpoint
+	peer netip.AddrPort
 
 	mu       sync.Mutex // guards the fields below
 	held     []*socket
@@ -264,6 +255,7 @@ func (h *holder) add(s *socket) bool {
 	again := h.released || slices.Contains(h.held, s)
 	if !again {
 		h.held = append(h.held, s)
+		s.wire.know(h.peer, 1)
 	}
 	gone := h.released
 	h.mu.Unlock()
@@ -279,6 +271,7 @@ func (h *holder) release() {
 	h.held, h.released = nil, true
 	h.mu.Unlock()
 	for _, s := range held {
+		s.wire.know(h.peer, -1)
 		h.e.done(s)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"syscall"
 	"testing"
 )
 
@@ -85,6 +87,36 @@ func TestEndpointSockets(t *testing.T) {
 	}
 	if _, err := NewEndpoint(func(string, string) (net.PacketConn, error) { return nil, errors.New("none") }); err == nil {
 		t.Error("an endpoint without a socket")
+	}
+}
+
+// A moment without a route loses packets to a peer that there is a connection to;
+// to others it is an error, and so is everything else.
+func TestNoRouteIsLoss(t *testing.T) {
+	peer, other := netip.MustParseAddrPort("192.0.2.1:443"), netip.MustParseAddrPort("192.0.2.1:444")
+	w := &wire{peers: map[netip.AddrPort]int{}}
+	fails := func(errno syscall.Errno) error {
+		return &net.OpError{Op: "write", Err: os.NewSyscallError("sendmsg", errno)}
+	}
+	lost := func(errno syscall.Errno, to netip.AddrPort) bool {
+		return w.lost(fails(errno), net.UDPAddrFromAddrPort(to))
+	}
+	if lost(syscall.ENETUNREACH, peer) {
+		t.Error("a peer that nobody knows")
+	}
+	w.know(peer, 1)
+	w.know(peer, 1)
+	w.know(peer, -1)
+	mapped := netip.AddrPortFrom(netip.AddrFrom16(peer.Addr().As16()), peer.Port())
+	if !lost(syscall.ENETUNREACH, peer) || !lost(syscall.EADDRNOTAVAIL, mapped) {
+		t.Error("a packet to a peer that is known")
+	}
+	if lost(syscall.ENETUNREACH, other) || lost(syscall.EMSGSIZE, peer) || lost(syscall.EIO, peer) {
+		t.Error("what is no loss")
+	}
+	w.know(peer, -1)
+	if lost(syscall.ENETUNREACH, peer) || len(w.peers) != 0 {
+		t.Error("a peer that was known")
 	}
 }
 

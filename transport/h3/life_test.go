@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -274,13 +275,8 @@ func TestPriority(t *testing.T) {
 // The peer's limit of streams is met once, and known from then on: Available tells
 // the truth, nothing waits, and OnChange says when there is room again.
 func TestStreamLimit(t *testing.T) {
-	room := make(chan struct{}, 1)
-	cfg := Config{OnChange: func() {
-		select {
-		case room <- struct{}{}:
-		default:
-		}
-	}}
+	var changes atomic.Int32
+	cfg := Config{OnChange: func() { changes.Add(1) }}
 	play(t, cfg, &quic.Config{MaxIncomingStreams: 3}, common(), func(s *script) {
 		var calls []*call
 		var askeds []*asked
@@ -296,9 +292,7 @@ func TestStreamLimit(t *testing.T) {
 			t.Errorf("available %d", n)
 		}
 		for i := range calls {
-			for len(room) > 0 {
-				<-room
-			}
+			before := changes.Load()
 			_, _ = io.Copy(io.Discard, askeds[i].br) // a stream is over for QUIC when its end was read
 			askeds[i].say(true, fields(":status: 200"))
 			resp, err := calls[i].wait(t)
@@ -306,11 +300,8 @@ func TestStreamLimit(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = readAll(t, resp)
-			for s.c.Available() == 0 {
-				<-room
-			}
+			eventually(t, "there is room again", func() bool { return s.c.Available() == i+1 && changes.Load() > before })
 		}
-		eventually(t, "all room is back", func() bool { return s.c.Available() == 3 })
 		for range 3 {
 			s.open()
 		}

@@ -60,10 +60,10 @@ func TestMalformedAnswer(t *testing.T) {
 				c, a := s.open()
 				a.say(tt.end, tt.frames...)
 				resp, err := c.wait(t)
-				if tt.whole {
-					if err != nil {
-						t.Fatal(err)
-					}
+				if tt.whole && err != nil {
+					t.Fatal(err)
+				}
+				if err == nil { // an end right after the head may be seen with it, or later
 					var b []byte
 					b, err = io.ReadAll(resp.Body)
 					if string(b) != tt.got {
@@ -196,6 +196,29 @@ func TestTruncatedBody(t *testing.T) {
 				b, err := io.ReadAll(resp.Body)
 				if string(b) != "half" || !errors.Is(err, io.ErrUnexpectedEOF) {
 					t.Errorf("%q, %v", b, err)
+				}
+			})
+		})
+	}
+}
+
+// Nothing comes after the trailers (RFC 9114 §4.1).
+func TestAfterTrailers(t *testing.T) {
+	for name, tail := range map[string][]byte{"DATA": data("more"), "HEADERS": fields("x: z")} {
+		t.Run(name, func(t *testing.T) {
+			play(t, Config{}, nil, common(), func(s *script) {
+				c, a := s.open()
+				a.say(true, fields(":status: 200"), data("body"), fields("x: y"), tail)
+				resp, err := c.wait(t)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b, err := io.ReadAll(resp.Body)
+				if string(b) != "body" || !errors.Is(err, io.ErrUnexpectedEOF) {
+					t.Errorf("%q, %v", b, err)
+				}
+				if got := s.closeCode(); got != codeFrameUnexpected {
+					t.Errorf("code %#x", uint64(got))
 				}
 			})
 		})

@@ -120,16 +120,17 @@ func TestMigration(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	_ = c.Close()
-	f.e.mu.Lock()
-	defer f.e.mu.Unlock()
-	if len(f.e.old) != 0 || len(f.e.conns) != 0 {
-		t.Errorf("%d old sockets and %d connections are left", len(f.e.old), len(f.e.conns))
-	}
-	for _, s := range f.e.now {
-		if s != nil && s.refs != 0 {
-			t.Errorf("a socket has %d users", s.refs)
+	eventually(t, "no old socket, no connection and no user is left", func() bool {
+		f.e.mu.Lock()
+		defer f.e.mu.Unlock()
+		users := 0
+		for _, s := range f.e.now {
+			if s != nil {
+				users += s.refs
+			}
 		}
-	}
+		return len(f.e.old) == 0 && len(f.e.conns) == 0 && users == 0
+	})
 }
 
 // Also without moving: sockets that are bound to no address follow the kernel's

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -45,8 +46,7 @@ func TestCaddy(t *testing.T) {
 	}
 	cert := write("cert.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}))
 	keyFile := write("key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))
-	pc, addr := udp(t)
-	_ = pc.Close() // the port is free, a moment ago
+	addr := freePort(t)
 	conf := write("Caddyfile", fmt.Appendf(nil, `{
 	admin off
 	auto_https disable_redirects
@@ -61,6 +61,22 @@ https://example.com:%d {
 `, addr.Port(), cert, keyFile, dir))
 	run(t, dir, path, "run", "--config", conf, "--adapter", "caddyfile")
 	exercise(t, addr, client, "/big", big)
+}
+
+// freePort is a port that nothing used a moment ago, by TCP or UDP.
+func freePort(t *testing.T) netip.AddrPort {
+	var addr netip.AddrPort
+	eventually(t, "a port is free", func() bool {
+		pc, at := udp(t)
+		defer pc.Close()
+		l, err := net.Listen("tcp4", at.String())
+		if err != nil {
+			return false
+		}
+		addr = at
+		return l.Close() == nil
+	})
+	return addr
 }
 
 // exercise runs what every server must be able to do.
