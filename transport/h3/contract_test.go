@@ -212,6 +212,21 @@ var more = []struct {
 		},
 	},
 	{
+		name: "100 lets a held body go, before the wait for it is over",
+		handler: func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(100)
+			_, _ = io.Copy(w, r.Body)
+		},
+		run: func(t *testing.T, c *Conn) {
+			req := request(t, "POST", "/", strings.NewReader("held"))
+			req.Header.Set("Expect", "100-continue")
+			began := time.Now()
+			if got := readAll(t, do(t, c, req)); got != "held" || time.Since(began) >= continueTimeout {
+				t.Errorf("got %q after %v", got, time.Since(began))
+			}
+		},
+	},
+	{
 		name: "a hook that refuses a 1xx ends the request with its error",
 		handler: func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(103)

@@ -182,6 +182,8 @@ func TestUDPBlocked(t *testing.T) {
 		t.Errorf("Move = %v", err)
 	}
 	heard := c.LastReceived()
+	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
 	if _, err := c.Ping(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("PING = %v", err)
 	}
