@@ -107,10 +107,11 @@ func (c *Conn) serveStream(str *quic.ReceiveStream, seen *seenStreams) {
 		_, err = io.Copy(io.Discard, br) // what a decoder says means nothing without a table
 	}
 	var wrong *connError
+	var reset *quic.StreamError
 	switch {
 	case errors.As(err, &wrong):
 		c.violated(wrong)
-	case c.ctx.Err() == nil && !errors.Is(err, quic.Err0RTTRejected):
+	case err == nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &reset): // not the connection's own end
 		c.violated(violation(codeClosedCritical, "it ended a stream of type %d, which a connection needs", kind))
 	}
 }
