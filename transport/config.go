@@ -15,6 +15,8 @@ import (
 
 	_ "golang.org/x/crypto/x509roots/fallback" // a scratch image has no roots: these serve where the system has none
 
+	"github.com/quic-go/quic-go"
+
 	"github.com/warmwire/warmwire/heartbeat"
 	"github.com/warmwire/warmwire/transport/h2"
 )
@@ -22,7 +24,7 @@ import (
 // Config describes the way to one upstream, or to any host if the caller puts
 // the authority in the request. The zero value is the default.
 type Config struct {
-	Protocols      []string // "h2", "http/1.1"; nil = both
+	Protocols      []string // "h2", "http/1.1", "h3" beside one of them; nil = the first two
 	TLSHandshake   time.Duration
 	RequestWrite   time.Duration // an upload of which nothing is taken; 0 = none
 	ResponseHeader time.Duration // sent request to final head; 0 = none
@@ -40,6 +42,9 @@ type Config struct {
 	Distrust func(ctx context.Context, addr string) bool
 	// OnPeer is told which address of addr, host:port, proved to be the right one.
 	OnPeer func(addr string, at netip.AddrPort)
+
+	HTTP3   *HTTP3 // nil: TCP only
+	QlogDir string // where connections over QUIC are traced; "" = nowhere
 
 	OnHandshake func(resumed bool, err error)
 	OnConn      func(delta int, protocol string)
@@ -69,6 +74,10 @@ type Transport struct {
 	cfg     Config
 	tls     *tls.Config
 	dialRaw DialFunc
+	tcp     []string // of the protocols, those over TCP
+
+	quicSessions tls.ClientSessionCache
+	quicTokens   quic.TokenStore
 
 	mu      sync.Mutex // guards origins
 	origins map[string]*origin
@@ -83,12 +92,20 @@ func New(dial DialFunc, cfg Config) (*Transport, error) {
 	if len(cfg.Protocols) == 0 {
 		cfg.Protocols = []string{"h2", "http/1.1"}
 	}
+	t := &Transport{cfg: cfg, dialRaw: dial, origins: make(map[string]*origin)}
 	for _, p := range cfg.Protocols {
-		if p != "h2" && p != "http/1.1" {
+		switch p {
+		case "h2", "http/1.1":
+			t.tcp = append(t.tcp, p)
+		case "h3":
+		default:
 			return nil, fmt.Errorf("transport: unknown protocol %q", p)
 		}
 	}
-	t := &Transport{cfg: cfg, dialRaw: dial, origins: make(map[string]*origin)}
+	if len(t.tcp) == 0 {
+		return nil, errors.New("transport: h3 needs h2 or http/1.1 beside it: a network may drop UDP")
+	}
+	t.newQUICState()
 	t.tls = &tls.Config{MinVersion: cmp.Or(cfg.MinVersion, tls.VersionTLS12), ClientSessionCache: tls.NewLRUClientSessionCache(64)}
 	if len(cfg.ExtraRoots) > 0 {
 		roots, err := x509.SystemCertPool()

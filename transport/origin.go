@@ -21,6 +21,7 @@ import (
 
 	"github.com/warmwire/warmwire/transport/h1"
 	"github.com/warmwire/warmwire/transport/h2"
+	"github.com/warmwire/warmwire/transport/h3/altsvc"
 	"github.com/warmwire/warmwire/transport/pool"
 )
 
@@ -42,6 +43,7 @@ type clientConn interface {
 // An origin is one scheme, host and port (RFC 6454) with its connections.
 type origin struct {
 	t      *Transport
+	key    string // scheme://host:port
 	secure bool
 	host   string // of TLS
 	addr   string // host:port
@@ -69,7 +71,7 @@ func (t *Transport) origin(u *url.URL) (*origin, error) {
 	o := t.origins[key]
 	if o == nil {
 		t.makeRoom()
-		o = t.newOrigin(u, port)
+		o = t.newOrigin(key, u, port)
 		t.origins[key] = o
 	}
 	return o, nil
@@ -88,8 +90,8 @@ func (t *Transport) makeRoom() {
 	}
 }
 
-func (t *Transport) newOrigin(u *url.URL, port string) *origin {
-	o := &origin{t: t, secure: u.Scheme == "https", host: u.Hostname(), addr: net.JoinHostPort(u.Hostname(), port)}
+func (t *Transport) newOrigin(key string, u *url.URL, port string) *origin {
+	o := &origin{t: t, key: key, secure: u.Scheme == "https", host: u.Hostname(), addr: net.JoinHostPort(u.Hostname(), port)}
 	o.ctx, o.cancel = context.WithCancel(context.Background())
 	c := t.cfg.Pool
 	o.pool = pool.New(pool.Config{
@@ -132,6 +134,18 @@ func (o *origin) close() {
 
 // open opens a connection for the pool.
 func (o *origin) open(ctx context.Context, h1Only bool, changed func()) (pool.Conn, pool.Info, error) {
+	switch advice, at := o.advise(ctx, h1Only); advice {
+	case altsvc.Race:
+		return o.race(ctx, at, changed)
+	case altsvc.Trial:
+		o.try(at)
+	case altsvc.TCP:
+	}
+	return o.openTCP(ctx, h1Only, changed)
+}
+
+// openTCP opens one over TCP.
+func (o *origin) openTCP(ctx context.Context, h1Only bool, changed func()) (pool.Conn, pool.Info, error) {
 	s, nc, protocol, err := o.connect(ctx, h1Only)
 	if err != nil {
 		return nil, pool.Info{}, err
@@ -184,7 +198,7 @@ func (o *origin) connectOnce(ctx context.Context, h1Only, again bool) (*socket, 
 		if tc.ConnectionState().NegotiatedProtocol == "h2" {
 			protocol = "h2"
 		}
-	} else if !h1Only && !slices.Contains(o.t.cfg.Protocols, "http/1.1") {
+	} else if !h1Only && !slices.Contains(o.t.tcp, "http/1.1") {
 		protocol = "h2" // with prior knowledge (RFC 9113 §3.3)
 	}
 	if o.t.cfg.OnConn != nil {
@@ -207,7 +221,7 @@ func (o *origin) proved(c net.Conn) {
 // handshake makes TLS of a connection, within the limit.
 func (o *origin) handshake(ctx context.Context, c net.Conn, h1Only bool) (*tls.Conn, error) {
 	cfg := o.t.tls.Clone()
-	cfg.ServerName, cfg.NextProtos = o.host, o.t.cfg.Protocols
+	cfg.ServerName, cfg.NextProtos = o.host, o.t.tcp
 	if h1Only {
 		cfg.NextProtos = []string{"http/1.1"}
 	}

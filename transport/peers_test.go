@@ -81,10 +81,11 @@ backend out
   server one %s
 `, s.port, s.both, s.backend))}
 	}},
-	{name: "caddy", program: "caddy", quirks: "ends a cut h2 answer cleanly, ends a cut http/1.1 answer cleanly", command: func(t testing.TB, s site) []string {
+	{name: "caddy", program: "caddy", quirks: "ends a cut h2 answer cleanly, ends a cut http/1.1 answer cleanly, ends a cut h3 answer cleanly, offers h3", command: func(t testing.TB, s site) []string {
 		return []string{"run", "--adapter", "caddyfile", "--config", s.write(t, "Caddyfile", fmt.Sprintf(`{
 	admin off
 	auto_https off
+	default_sni 127.0.0.1
 	storage file_system %[1]s
 	log {
 		level PANIC
@@ -301,10 +302,25 @@ func TestServersOfOtherPeople(t *testing.T) {
 			program := testenv.Need(t, front.program)
 			s := newSite(t, srv.Listener.Addr().String())
 			run(t, s.port, program, front.command(t, s)...)
-			for _, protocol := range []string{"h2", "http/1.1"} {
+			protocols := []string{"h2", "http/1.1"}
+			if strings.Contains(front.quirks, "offers h3") {
+				protocols = append(protocols, "h3")
+			}
+			for _, protocol := range protocols {
 				t.Run(protocol, func(t *testing.T) {
-					tr := newTransport(t, transport.Config{Protocols: []string{protocol}, ExtraRoots: s.roots})
+					cfg := transport.Config{Protocols: []string{protocol}, ExtraRoots: s.roots}
+					if protocol == "h3" {
+						cfg.Protocols, cfg.HTTP3 = []string{"h3", "h2"}, newHTTP3(t)
+					}
+					tr := newTransport(t, cfg)
 					t.Cleanup(tr.Close)
+					if protocol == "h3" { // hear of the offer
+						contract.Eventually(t, "an answer over HTTP/3", func() bool {
+							resp, _ := call(t, tr, request(t, "HEAD", "https://127.0.0.1:"+s.port, "/big", nil))
+							tr.CloseIdleConnections()
+							return resp.ProtoMajor == 3
+						})
+					}
 					exercise(t, tr, b, "https://127.0.0.1:"+s.port, protocol, front.quirks)
 				})
 			}
@@ -316,7 +332,7 @@ func TestServersOfOtherPeople(t *testing.T) {
 func exercise(t *testing.T, tr *transport.Transport, b *backend, base, protocol, quirks string) {
 	t.Run("a large answer", func(t *testing.T) {
 		resp, body := call(t, tr, request(t, "GET", base, "/big", nil))
-		if want := map[string]int{"h2": 2, "http/1.1": 1}[protocol]; resp.ProtoMajor != want || !bytes.Equal(body, bigBody) {
+		if want := map[string]int{"h3": 3, "h2": 2, "http/1.1": 1}[protocol]; resp.ProtoMajor != want || !bytes.Equal(body, bigBody) {
 			t.Errorf("HTTP/%d, %d bytes", resp.ProtoMajor, len(body))
 		}
 	})
@@ -324,7 +340,7 @@ func exercise(t *testing.T, tr *transport.Transport, b *backend, base, protocol,
 		for _, known := range []bool{true, false} {
 			req := request(t, "POST", base, "/echo", bytes.NewReader(bigBody[:300<<10]))
 			if !known {
-				if strings.Contains(quirks, "wants to know their length") {
+				if protocol == "h3" || strings.Contains(quirks, "wants to know their length") { // caddy 2.6.2 takes it for no body over h3
 					continue
 				}
 				req.ContentLength = -1

@@ -58,6 +58,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			}
 		}
 		if err == nil {
+			o.learnOffer(resp)
 			resp.Body = x.owned(resp)
 			return resp, nil
 		}

@@ -21,19 +21,27 @@ const freshLimit = 10 * time.Second
 // lets the kernel probe.
 type flow struct {
 	clientConn
-	raw   *socket
+	raw   *socket // nil over QUIC
+	quic  bool
 	wake  chan struct{} // capacity 1; something changed
 	asked atomic.Int32  // requests whose answer has not begun
+
+	tried, worked atomic.Bool // a request was sent; one was answered
+	answered      func()      // at the first answer; nil = nobody is told
 }
 
 // RoundTrip wakes the watch: a silence is counted from here, and what the
 // connection told it before the end of asked must be looked at again.
 func (f *flow) RoundTrip(req *http.Request) (*http.Response, error) {
 	f.asked.Add(1)
+	f.tried.Store(true)
 	f.changed()
 	resp, err := f.clientConn.RoundTrip(req)
 	f.asked.Add(-1)
 	f.changed()
+	if err == nil && f.answered != nil && !f.worked.Swap(true) {
+		f.answered()
+	}
 	return resp, err
 }
 
@@ -57,6 +65,12 @@ func (f *flow) changed() {
 // heard is when the peer last sent anything, and the flow's retransmission
 // time-out.
 func (f *flow) heard(now time.Time) (heard time.Time, rto time.Duration) {
+	if c, is := f.clientConn.(interface {
+		LastReceived() time.Time
+		RTO() time.Duration
+	}); is && f.quic {
+		return c.LastReceived(), c.RTO()
+	}
 	info, ok := dial.ReadInfo(f.raw)
 	if p, is := f.clientConn.(pinger); is {
 		return p.LastReceived(), info.RTO
@@ -109,12 +123,17 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 				}
 			}
 			if action == heartbeat.Leave {
+				if f.quic { // TCP flows: that is the verdict
+					o.t.cfg.HTTP3.Offers.Stalled(time.Now(), o.key)
+				}
 				f.abandon()
 				return
 			}
 			if probing && !w.Doubting() {
 				probing = false
-				dial.Unprobe(f.raw)
+				if !f.quic {
+					dial.Unprobe(f.raw)
+				}
 				o.pool.Clear(f)
 			}
 		}

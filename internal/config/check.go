@@ -29,6 +29,7 @@ func (p *parser) check(cfg *Config, origin func(upstream, key string) (int, stri
 	for _, u := range cfg.Upstreams {
 		c.timeouts(u)
 		c.pool(u)
+		c.protocols(u)
 		c.headers(u)
 		c.files(u)
 		c.host(u, hosts)
@@ -92,6 +93,14 @@ func (c *checker) listeners() {
 		if strings.ContainsAny(h, "/@*: ") || h == "" {
 			c.addf(c.line("listen.allow_hosts"), "listen.allow_hosts", "%q is no host name", withoutUser(h))
 		}
+	}
+}
+
+// protocols wants one over TCP.
+func (c *checker) protocols(u Upstream) {
+	if slices.Contains(u.Protocols, "h3") && len(u.Protocols) == 1 {
+		line, key := c.origin(u.Name, "protocols")
+		c.addf(line, key, "h3 needs h2 or http/1.1 beside it: a network may drop UDP")
 	}
 }
 

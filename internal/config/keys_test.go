@@ -107,7 +107,8 @@ upstreams:
   openai:
     url: https://a.test:1/x
     dialect: none
-    protocols: [http/1.1]
+    protocols: [http/1.1, h3]
+    qlog_dir: /srv/q
     headers: {set: {X: s3cret}}
     timeouts: {connect: 2s, tls_handshake: 2s, request_write: 2s, response_header: 12m, first_token: 2s, idle: 2m, total: 2h}
     congestion_control: bbr

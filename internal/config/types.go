@@ -56,6 +56,7 @@ type Upstream struct {
 	Name              string
 	URL               *url.URL
 	CongestionControl string // "" = the system's
+	QlogDir           string // "" = none
 	Dialect           string // openai, anthropic, gemini or none
 	Protocols         []string
 	Headers           map[string]string

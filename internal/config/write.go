@@ -103,7 +103,7 @@ func (c *Config) Show() []byte {
 			headers[name] = hidden
 		}
 		ups[u.Name] = map[string]any{
-			"url": u.URL.String(), "dialect": u.Dialect, "congestion_control": u.CongestionControl, "protocols": u.Protocols, "headers": map[string]any{"set": headers},
+			"url": u.URL.String(), "dialect": u.Dialect, "congestion_control": u.CongestionControl, "qlog_dir": u.QlogDir, "protocols": u.Protocols, "headers": map[string]any{"set": headers},
 			"error_event": u.ErrorEvent, "priority": u.Priority, "pool": u.Pool.show(),
 			"timeouts": u.Timeouts.show(),
 			"tls": map[string]string{"ca_file": u.TLS.CAFile, "client_cert": u.TLS.ClientCert, "client_key": u.TLS.ClientKey,

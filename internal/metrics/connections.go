@@ -17,6 +17,8 @@ func httpVersion(protocol string) string {
 	switch protocol {
 	case "h2":
 		return "HTTP/2.0"
+	case "h3":
+		return "HTTP/3.0"
 	case "http/1.1":
 		return "HTTP/1.1"
 	}

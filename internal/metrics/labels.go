@@ -29,7 +29,7 @@ type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, ver
 func newLabels() labels {
 	return labels{
 		mode:      newSet("base_url", "host", "forward", "tunnel", "websocket"),
-		protocol:  newSet("HTTP/1.0", "HTTP/1.1", "HTTP/2.0"),
+		protocol:  newSet("HTTP/1.0", "HTTP/1.1", "HTTP/2.0", "HTTP/3.0"),
 		outcome:   newSet("ok", "upstream_error", "refused", "cut_upstream", "cut_app", "cut_warmwire"),
 		kind:      newSet("full", "resumed", "failed"),
 		verdict:   newSet("alive", "thinking", "doubtful", "path_down", "dead_flow"),

@@ -105,7 +105,7 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 	}
 	limits := u.Timeouts
 	limits.FirstToken, limits.Idle, limits.Total = 0, 0, 0 // not the transport's
-	made := fmt.Sprintf("%s %v %v %+v %s %+v %+v %q %q %q", u.URL, u.Builtin, u.Protocols, u.Pool, u.Priority, limits, u.TLS, u.CongestionControl, cfg.ParentProxy, cfg.NoProxy)
+	made := fmt.Sprintf("%s %v %v %+v %s %+v %+v %q %q %q", u.URL, u.Builtin, u.Protocols, u.Pool, u.Priority, limits, u.TLS, u.CongestionControl+" "+u.QlogDir, cfg.ParentProxy, cfg.NoProxy)
 	for _, f := range files {
 		made += fmt.Sprintf(" %x", sha256.Sum256(f))
 	}
@@ -120,7 +120,8 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 			Warm: u.Pool.Warm, MaxConnections: u.Pool.MaxConnections, MaxH1Connections: u.Pool.MaxH1Connections,
 			MaxStreams: u.Pool.MaxStreams, IdleTimeout: time.Duration(u.Pool.IdleTimeout), QueueTimeout: time.Duration(u.Pool.QueueTimeout),
 		},
-		OnConn: func(delta int, protocol string) { s.metrics.UpstreamConn(u.Name, protocol, delta) },
+		OnConn:  func(delta int, protocol string) { s.metrics.UpstreamConn(u.Name, protocol, delta) },
+		QlogDir: u.QlogDir,
 		Distrust: func(ctx context.Context, addr string) bool {
 			host, ok := lookedUp(addr, pick)
 			if !ok {
@@ -144,6 +145,11 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 			}
 			s.metrics.Handshake(u.Name, kind)
 		},
+	}
+	if slices.Contains(u.Protocols, "h3") {
+		if tc.HTTP3, err = s.http3(pick); err != nil {
+			return nil, err
+		}
 	}
 	if u.Builtin { // nothing is dialled for an API that nobody uses
 		tc.Pool.WarmFor = builtinWarm
@@ -328,5 +334,8 @@ func (s *Sidecar) closeUpstreams() {
 	defer s.reloading.Unlock()
 	for b := range maps.Values(s.upstreams) {
 		b.transport.Close()
+	}
+	if q := s.quic.Load(); q != nil {
+		_ = q.endpoint.Close()
 	}
 }

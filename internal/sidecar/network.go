@@ -22,5 +22,6 @@ func (s *Sidecar) watchNetwork(ctx context.Context) {
 		for _, b := range s.shown.Load().upstreams {
 			b.transport.Renew()
 		}
+		s.moveQUIC(ctx)
 	})
 }

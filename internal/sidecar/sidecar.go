@@ -58,7 +58,8 @@ type Sidecar struct {
 	cfg       *config.Config
 	upstreams map[string]*built // by name
 
-	shown atomic.Pointer[shown] // what status shows
+	shown atomic.Pointer[shown]     // what status shows
+	quic  atomic.Pointer[quicState] // nil while no upstream may use HTTP/3
 }
 
 // shown is the configuration in force and what was built of it.

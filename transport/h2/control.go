@@ -51,6 +51,9 @@ func (c *Conn) onSettings(f *http2.SettingsFrame) error {
 		return nil
 	}
 	first := !c.peer.seen
+	if first {
+		c.peer.maxStreams = assumedStreams // unless it says otherwise now
+	}
 	err := f.ForeachSetting(func(s http2.Setting) error { return c.applyLocked(s, first) })
 	if err == nil {
 		if first {

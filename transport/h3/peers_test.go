@@ -29,7 +29,7 @@ import (
 func TestCaddy(t *testing.T) {
 	path := testenv.Need(t, "caddy")
 	dir := t.TempDir()
-	big := bytes.Repeat([]byte("caddy..!"), 1<<17) // 1 MiB
+	big := bytes.Repeat([]byte("caddy..!"), 1<<15) // 256 KiB
 	server, client := testTLS()
 	write := func(name string, b []byte) string {
 		file := filepath.Join(dir, name)
