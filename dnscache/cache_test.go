@@ -107,6 +107,19 @@ func TestTTLZeroIsSharedInFlightOnly(t *testing.T) {
 	})
 }
 
+func TestAKeptNameOfNoTTLIsAskedForSeldom(t *testing.T) {
+	for _, record := range []string{"0 A 192.0.2.1", "1 A 192.0.2.1"} {
+		sys := knows(host, record)
+		bubble(t, Config{}, map[string]*fake{systemX: sys}, func(t *testing.T, b *bench) {
+			b.Keep([]string{host})
+			b.pass(time.Minute)
+			if n := len(sys.times(host + " A")); n < 2 || n > 13 {
+				t.Errorf("%s: asked for %d times in a minute", record, n)
+			}
+		})
+	}
+}
+
 func TestNegativeAnswers(t *testing.T) {
 	tests := []struct {
 		name string

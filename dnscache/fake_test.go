@@ -183,12 +183,13 @@ func knows(name string, records ...string) *fake {
 // A bench is a Resolver over fakes, with the files of a machine.
 type bench struct {
 	*Resolver
-	t     testing.TB
-	dir   string
-	mu    sync.Mutex
-	seen  []string      // events
-	ahead time.Duration // of the wall clock
-	hits  map[Result]int
+	t      testing.TB
+	dir    string
+	mu     sync.Mutex
+	seen   []string      // events
+	ahead  time.Duration // of the wall clock
+	hits   map[Result]int
+	opened []chan struct{} // of each server; closed with it
 }
 
 func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
@@ -235,7 +236,11 @@ func start(t testing.TB, dir string, cfg Config, fakes map[string]*fake) *bench 
 			if f == nil {
 				f = dead()
 			}
-			return fakeServer{f, spec.Name, make(chan struct{}), new(sync.Once)}, nil
+			s := fakeServer{f, spec.Name, make(chan struct{}), new(sync.Once)}
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.opened = append(b.opened, s.closed)
+			return s, nil
 		},
 		wall: func() time.Time {
 			b.mu.Lock()
@@ -255,6 +260,13 @@ func start(t testing.TB, dir string, cfg Config, fakes map[string]*fake) *bench 
 		cancel()
 		running.Wait()
 		_ = r.Close()
+		for i, closed := range b.opened {
+			select {
+			case <-closed:
+			default:
+				t.Errorf("server %d was not closed", i)
+			}
+		}
 	})
 	return b
 }

@@ -197,22 +197,10 @@ func (r *Resolver) Distrust(ctx context.Context, name string) (Answer, error) {
 		}
 	}
 	r.event(EventSuspect, key, errLogin)
-	r.giveUp(key)
 	if v := r.staleView(key, nil); v != nil {
 		return v.answer(r.now()), nil
 	}
 	return Answer{}, &net.DNSError{Err: errLogin.Error(), Name: key, UnwrapErr: errLogin, IsTemporary: true}
-}
-
-// giveUp keeps lookups from asking again at once after Distrust found nothing.
-func (r *Resolver) giveUp(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if e := r.entries[key]; e != nil && e.flight == nil {
-		e.failed = dnsError(key, errLogin)
-		e.retry = r.now() + stalePause
-		r.planRefreshLocked(e)
-	}
 }
 
 func (r *Resolver) distrust(key string) (*flight, error) {

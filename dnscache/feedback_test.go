@@ -84,6 +84,11 @@ func TestAMappingOnPurposeIsConfirmedByUse(t *testing.T) {
 		b.pass(time.Hour / 2)
 		b.wantIn(0, host, "[10.0.0.1]")
 		b.wantQuestions(sys)
+		b.pass(time.Hour/2 - time.Minute) // it has been asked for again
+		b.wantIn(0, host, "[10.0.0.1]")
+		if n := b.State().Names[0]; n.Suspect || len(sys.questions()) == 0 {
+			t.Errorf("state %+v", n)
+		}
 	})
 }
 

@@ -5,6 +5,7 @@ package dnscache
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -254,9 +255,10 @@ func (r *Resolver) poke() {
 func (r *Resolver) Close() error {
 	r.mu.Lock()
 	r.closed = true
+	all := append(slices.Clone(r.system), r.boot.servers...) // the system's may be for bootstrap only
 	r.mu.Unlock()
 	r.end()
-	for _, s := range append(r.servers(), r.boot.servers...) {
+	for _, s := range append(all, r.servers()...) {
 		_ = s.x.Close() // always nil
 	}
 	r.running.Wait()

@@ -43,6 +43,7 @@ func TestStubAnswersFromTheCache(t *testing.T) {
 		sys.zone["many.example.com"] = append(sys.zone["many.example.com"], fmt.Sprintf("300 A 192.0.2.%d", i))
 	}
 	sys.zone["v4.example.com"] = []string{"300 A 192.0.2.9"}
+	sys.zone["svc.example.com"] = []string{"60 SOA 60", "300 HTTPS h2"}
 	sys.rcode = map[string]int{"bad.example.com": dns.RcodeServerFailure}
 	b := start(t, t.TempDir(), Config{}, map[string]*fake{systemX: sys})
 	writeFile(t, b.path("hosts"), "192.0.2.77 box\n")
@@ -58,6 +59,7 @@ func TestStubAnswersFromTheCache(t *testing.T) {
 		{"api.example.com.", dns.TypeHTTPS, 0, []string{`1 api.example.com. alpn="h2,h3"`}},
 		{"v4.example.com.", dns.TypeAAAA, 0, nil},
 		{"localhost.", dns.TypeA, 0, []string{"127.0.0.1"}},
+		{"svc.example.com.", dns.TypeA, 0, nil},
 		{"none.example.com.", dns.TypeA, dns.RcodeNameError, nil},
 		{"bad.example.com.", dns.TypeA, dns.RcodeServerFailure, nil},
 		{"api.example.com.", dns.TypeMX, dns.RcodeNotImplemented, nil},
