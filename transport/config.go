@@ -79,7 +79,8 @@ type Transport struct {
 	quicSessions tls.ClientSessionCache
 	quicTokens   quic.TokenStore
 
-	mu      sync.Mutex // guards origins
+	mu      sync.Mutex // guards origins and closed
+	closed  bool
 	origins map[string]*origin
 }
 

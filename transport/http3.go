@@ -3,14 +3,17 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/quic-go/quic-go"
@@ -26,7 +29,8 @@ const (
 	quicHeadStart = 100 * time.Millisecond
 	// quicStagger is between two addresses, as RFC 8305 §5 has it for TCP.
 	quicStagger = 250 * time.Millisecond
-	quicAddrs   = 2 // of each origin: one of each family, or two
+	quicGrace   = 2 * quicStagger // for QUIC when TCP has failed
+	quicAddrs   = 2               // of each origin: one of each family, or two
 )
 
 // HTTP3 is what the upstreams of a process share for HTTP/3. All functions are
@@ -47,8 +51,14 @@ func (o *origin) advise(ctx context.Context, h1Only bool) (altsvc.Advice, altsvc
 	if shared == nil || h1Only || !o.secure || !slices.Contains(o.t.cfg.Protocols, "h3") || shared.Direct != nil && !shared.Direct(o.addr) {
 		return altsvc.TCP, altsvc.Service{}
 	}
-	if _, err := netip.ParseAddr(o.host); err != nil {
-		if _, port, ttl, err := shared.Lookup(ctx, o.host); err == nil && port != 0 {
+	if o.races.Load() >= int32(cmp.Or(o.t.cfg.Pool.MaxConnections, 8)) {
+		return altsvc.TCP, altsvc.Service{}
+	}
+	// The record of the bare name is that of port 443 (RFC 9460 §9.1).
+	if _, err := netip.ParseAddr(o.host); err != nil && strings.HasSuffix(o.addr, ":443") {
+		limited, cancel := context.WithTimeout(ctx, quicHeadStart) // the lookup itself goes on, for TCP
+		defer cancel()
+		if _, port, ttl, err := shared.Lookup(limited, o.host); err == nil && port != 0 {
 			shared.Offers.Record(time.Now(), o.key, "", port, ttl)
 		}
 	}
@@ -82,7 +92,9 @@ type opened struct {
 // UDP passes here.
 func (o *origin) race(ctx context.Context, at altsvc.Service, changed func()) (pool.Conn, pool.Info, error) {
 	results := make(chan opened, 2)
+	o.races.Add(1)
 	o.watching.Go(func() {
+		defer o.races.Add(-1)
 		conn, info, err := o.openQUIC(o.ctx, at, changed)
 		results <- opened{conn, info, err, true}
 	})
@@ -96,8 +108,12 @@ func (o *origin) race(ctx context.Context, at altsvc.Service, changed func()) (p
 	defer start.Stop()
 	started, left := false, 2
 	var failed error
+	var grace <-chan time.Time // TCP has failed: QUIC's time-out is not waited for
 	for {
 		select {
+		case <-grace:
+			o.watching.Go(func() { o.loser(<-results) })
+			return nil, pool.Info{}, failed
 		case <-start.C:
 			if !started {
 				started = true
@@ -135,6 +151,11 @@ func (o *origin) race(ctx context.Context, at altsvc.Service, changed func()) (p
 				return nil, pool.Info{}, failed
 			default:
 				failed = r.err
+				if !r.quic {
+					t := time.NewTimer(quicGrace)
+					defer t.Stop()
+					grace = t.C
+				}
 			}
 		}
 	}
@@ -216,6 +237,9 @@ func (o *origin) quicAddrs(ctx context.Context, at altsvc.Service) ([]netip.Addr
 	shared, host := o.t.cfg.HTTP3, at.Host
 	if host == "" {
 		host = o.host
+	}
+	if shared.Direct != nil && !shared.Direct(net.JoinHostPort(host, strconv.Itoa(int(at.Port)))) {
+		return nil, &Error{In: "tls", Kind: "upstream_unreachable", Err: fmt.Errorf("%s is behind the parent proxy, which carries no UDP", host)}
 	}
 	var addrs []netip.Addr
 	if a, err := netip.ParseAddr(host); err == nil {

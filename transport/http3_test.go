@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -135,4 +136,48 @@ func TestHTTP3ThatDoesNotPass(t *testing.T) {
 		t.Errorf("waited %v for a way that does not pass", took)
 	}
 	contract.Eventually(t, "it is known as broken", func() bool { return shared.Offers.State(time.Now(), w.url).Broken })
+}
+
+// Closing in the middle of a race ends both ways of it.
+func TestCloseDuringARace(t *testing.T) {
+	w := newTwoWays(t, true)
+	shared := newHTTP3(t)
+	learned := newTransport(t, transport.Config{Protocols: []string{"h2", "h3"}, ExtraRoots: w.roots, HTTP3: shared})
+	_ = ask(t, learned, w.url)
+	learned.Close()
+	var open atomic.Int64
+	for i := range 60 {
+		tr := newTransport(t, transport.Config{Protocols: []string{"h2", "h3"}, ExtraRoots: w.roots, HTTP3: shared,
+			OnConn: func(delta int, _ string) { open.Add(int64(delta)) }})
+		asked := make(chan struct{})
+		go func() {
+			defer close(asked)
+			if resp, err := tr.RoundTrip(request(t, "GET", w.url, "/", nil)); err == nil {
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+			}
+		}()
+		pause := time.NewTimer(time.Duration(i) * 200 * time.Microsecond)
+		<-pause.C
+		tr.Close()
+		<-asked
+	}
+	contract.Eventually(t, "all connections are closed", func() bool { return open.Load() == 0 })
+}
+
+// An alternative behind the parent proxy is not dialled, and TCP that fails is not
+// held up by QUIC.
+func TestHTTP3KeepsToTheWay(t *testing.T) {
+	w := newTwoWays(t, true)
+	shared := newHTTP3(t)
+	_, port, _ := net.SplitHostPort(w.udp.LocalAddr().String())
+	shared.Direct = func(addr string) bool { return addr != "127.0.0.1:"+port }
+	tr := newTransport(t, transport.Config{Protocols: []string{"h2", "h3"}, ExtraRoots: w.roots, HTTP3: shared})
+	t.Cleanup(tr.Close)
+	for range 3 {
+		if got := ask(t, tr, w.url); got != "HTTP/2.0" {
+			t.Errorf("over %s although the alternative is behind the proxy", got)
+		}
+		tr.CloseIdleConnections()
+	}
 }

@@ -52,6 +52,7 @@ type origin struct {
 	used    atomic.Int64 // when it was last, in nanoseconds
 	cooling atomic.Bool  // a timer will look whether it still is
 
+	races   atomic.Int32 // attempts over QUIC under way
 	streams atomic.Int64 // that its last HTTP/2 connection allowed; 0 = not known
 
 	watching sync.WaitGroup
@@ -68,6 +69,9 @@ func (t *Transport) origin(u *url.URL) (*origin, error) {
 	key := u.Scheme + "://" + net.JoinHostPort(u.Hostname(), port)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.closed {
+		return nil, &Error{In: "send", Kind: "upstream_closed", Err: errors.New("the way to this upstream is closed")}
+	}
 	o := t.origins[key]
 	if o == nil {
 		t.makeRoom()
@@ -237,7 +241,7 @@ func (o *origin) handshake(ctx context.Context, c net.Conn, h1Only bool) (*tls.C
 	if trace != nil && trace.TLSHandshakeDone != nil {
 		trace.TLSHandshakeDone(state, err)
 	}
-	if o.t.cfg.OnHandshake != nil {
+	if o.t.cfg.OnHandshake != nil && ctx.Err() == nil { // one that is not wanted any more has not failed
 		o.t.cfg.OnHandshake(state.DidResume, err)
 	}
 	if err == nil {
@@ -322,6 +326,9 @@ func (t *Transport) Retire() {
 // Close closes what is idle at once, the rest when its answers have ended, and
 // waits until nothing is being opened.
 func (t *Transport) Close() {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
 	for _, o := range t.each() {
 		o.close()
 	}

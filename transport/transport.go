@@ -53,7 +53,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		resp, err := o.pool.RoundTrip(out, want)
 		x.stopWait()
 		if pool.Closed(err) { // it made room for another origin just now
-			if o, err = t.origin(req.URL); err == nil && attempt < maxAttempts && ctx.Err() == nil {
+			if next, nerr := t.origin(req.URL); nerr == nil && attempt < maxAttempts && ctx.Err() == nil {
+				o = next
 				continue
 			}
 		}

@@ -26,7 +26,7 @@ type flow struct {
 	wake  chan struct{} // capacity 1; something changed
 	asked atomic.Int32  // requests whose answer has not begun
 
-	tried, worked atomic.Bool // a request was sent; one was answered
+	tried, worked atomic.Bool // a request was sent in vain; one was answered
 	answered      func()      // at the first answer; nil = nobody is told
 }
 
@@ -34,11 +34,16 @@ type flow struct {
 // connection told it before the end of asked must be looked at again.
 func (f *flow) RoundTrip(req *http.Request) (*http.Response, error) {
 	f.asked.Add(1)
-	f.tried.Store(true)
 	f.changed()
 	resp, err := f.clientConn.RoundTrip(req)
 	f.asked.Add(-1)
 	f.changed()
+	if err != nil && req.Context().Err() == nil {
+		var e *Error
+		if errors.As(err, &e) && e.Sent && e.Kind != "upstream_dead_flow" {
+			f.tried.Store(true)
+		}
+	}
 	if err == nil && f.answered != nil && !f.worked.Swap(true) {
 		f.answered()
 	}
@@ -88,7 +93,7 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 	defer cancel()
 	var w *heartbeat.Watch
 	fresh := make(chan bool, 1)
-	probing := false
+	probing, opening := false, false
 	last := heartbeat.Alive
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -113,15 +118,19 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 				due = 0
 			case heartbeat.Fresh:
 				o.pool.Suspect(f)
-				go func() { fresh <- o.opens(ctx) }()
+				if !opening { // else its end is near, and says the same
+					opening = true
+					o.watching.Go(func() {
+						ok := o.opens(ctx)
+						select {
+						case fresh <- ok:
+						case <-ctx.Done():
+						}
+					})
+				}
 				due = 0
 			}
-			if v := w.Verdict(); v != last {
-				last = v
-				if o.t.cfg.OnVerdict != nil {
-					o.t.cfg.OnVerdict(v.String())
-				}
-			}
+			last = o.tell(last, w.Verdict())
 			if action == heartbeat.Leave {
 				if f.quic { // TCP flows: that is the verdict
 					o.t.cfg.HTTP3.Offers.Stalled(time.Now(), o.key)
@@ -146,6 +155,7 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 		case <-timer.C:
 		case <-f.wake:
 		case ok := <-fresh:
+			opening = false
 			if w != nil {
 				w.FreshResult(time.Now(), ok)
 			}
@@ -153,6 +163,14 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 			return
 		}
 	}
+}
+
+// tell tells of a new verdict.
+func (o *origin) tell(last, now heartbeat.Verdict) heartbeat.Verdict {
+	if now != last && o.t.cfg.OnVerdict != nil {
+		o.t.cfg.OnVerdict(now.String())
+	}
+	return now
 }
 
 // learn keeps what the next connection should know before its peer has spoken.

@@ -38,11 +38,7 @@ asked for. The exit code is 1 if no resolver knows a host.`,
 				return err
 			}
 			if len(hosts) == 0 {
-				for _, u := range cfg.Upstreams {
-					if host := u.URL.Hostname(); !u.Builtin && !isAddress(host) {
-						hosts = append(hosts, host)
-					}
-				}
+				hosts = sidecar.KeptNames(cfg)
 			}
 			if len(hosts) == 0 {
 				return fmt.Errorf("%w: doctor: name a host, as in `warmwire doctor api.openai.com`: the configuration has no upstream with one", errUsage)
@@ -58,11 +54,6 @@ asked for. The exit code is 1 if no resolver knows a host.`,
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
-}
-
-func isAddress(host string) bool {
-	_, err := netip.ParseAddr(host)
-	return err == nil
 }
 
 // A finding is one resolver's answer for machines.

@@ -11,6 +11,7 @@ const (
 	// settle is how long after a change the next one still belongs to it: an
 	// interface gets its addresses and routes one after the other. A guess.
 	settle = 500 * time.Millisecond
+	again  = 5 * time.Second // before the kernel is asked anew
 	// clockEvery is how often the clocks are compared.
 	clockEvery = 5 * time.Second
 	// sleptFor is by how much the wall clock must have run ahead to say that the
@@ -23,6 +24,7 @@ type Watcher struct {
 	events chan event    // nil: the system does not tell
 	done   chan struct{} // closed when Run ends
 	wall   func() time.Time
+	again  func() error // subscribes anew; nil = never
 }
 
 // An event is one address or default route that is there now, or no more.
@@ -36,6 +38,9 @@ type event struct {
 func New() (*Watcher, error) {
 	w := &Watcher{done: make(chan struct{}), wall: func() time.Time { return time.Now().Round(0) }}
 	err := w.subscribe()
+	if err == nil && w.events != nil {
+		w.again = w.subscribe
+	}
 	return w, err
 }
 
@@ -46,14 +51,20 @@ func (w *Watcher) Run(ctx context.Context, changed func(why string)) {
 	defer clock.Stop()
 	quiet := time.NewTimer(settle)
 	defer quiet.Stop()
+	retry := time.NewTimer(0)
+	retry.Stop()
+	defer retry.Stop()
 	s := state{there: map[string]bool{}, wall: w.wall(), mono: time.Now()}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case e, ok := <-w.events:
-			if !ok {
-				w.events = nil // the kernel's socket broke: the clock is left
+			if !ok { // the kernel's socket broke, as after too much at once
+				w.events = nil
+				if w.again != nil {
+					retry.Reset(again)
+				}
 				continue
 			}
 			if s.hear(e) {
@@ -63,6 +74,13 @@ func (w *Watcher) Run(ctx context.Context, changed func(why string)) {
 			if s.take() {
 				changed("addresses or routes of this machine have changed")
 			}
+		case <-retry.C:
+			if err := w.again(); err != nil {
+				retry.Reset(again)
+				continue
+			}
+			s.changed = true // what was missed is not known
+			quiet.Reset(settle)
 		case <-clock.C:
 			if s.slept(w.wall(), time.Now()) {
 				changed("the machine has slept, or its clock was set")

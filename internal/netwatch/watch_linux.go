@@ -13,29 +13,39 @@ import (
 func (w *Watcher) subscribe() error {
 	addrs, routes := make(chan netlink.AddrUpdate, 64), make(chan netlink.RouteUpdate, 64)
 	ignore := func(error) {} // the channel is closed, which is seen
-	if err := netlink.AddrSubscribeWithOptions(addrs, w.done, netlink.AddrSubscribeOptions{ListExisting: true, ErrorCallback: ignore}); err != nil {
+	stop := make(chan struct{})
+	if err := netlink.AddrSubscribeWithOptions(addrs, stop, netlink.AddrSubscribeOptions{ListExisting: true, ErrorCallback: ignore}); err != nil {
+		close(stop)
 		return fmt.Errorf("watch the addresses of this machine: %w", err)
 	}
-	if err := netlink.RouteSubscribeWithOptions(routes, w.done, netlink.RouteSubscribeOptions{ListExisting: true, ErrorCallback: ignore}); err != nil {
+	if err := netlink.RouteSubscribeWithOptions(routes, stop, netlink.RouteSubscribeOptions{ListExisting: true, ErrorCallback: ignore}); err != nil {
+		close(stop)
 		go drain(addrs)
 		return fmt.Errorf("watch the routes of this machine: %w", err)
 	}
 	w.events = make(chan event)
-	go w.translate(addrs, routes)
+	go w.translate(addrs, routes, stop)
 	return nil
 }
 
-// translate makes events of what matters, until Run has ended.
-func (w *Watcher) translate(addrs <-chan netlink.AddrUpdate, routes <-chan netlink.RouteUpdate) {
+// translate makes events of what matters, until Run has ended or one of the
+// subscriptions has.
+func (w *Watcher) translate(addrs <-chan netlink.AddrUpdate, routes <-chan netlink.RouteUpdate, stop chan<- struct{}) {
 	events := w.events // Run forgets it
 	defer close(events)
-	for addrs != nil || routes != nil {
+	defer func() {
+		close(stop)
+		drain(addrs)
+		drain(routes)
+	}()
+	for {
 		var e event
 		select {
+		case <-w.done:
+			return
 		case u, ok := <-addrs:
 			if !ok {
-				addrs = nil
-				continue
+				return
 			}
 			if ip := u.LinkAddress.IP; ip.IsLoopback() || ip.IsLinkLocalUnicast() {
 				continue
@@ -43,8 +53,7 @@ func (w *Watcher) translate(addrs <-chan netlink.AddrUpdate, routes <-chan netli
 			e = event{fmt.Sprintf("address %v %d", &u.LinkAddress, u.LinkIndex), u.NewAddr}
 		case u, ok := <-routes:
 			if !ok {
-				routes = nil
-				continue
+				return
 			}
 			if u.Dst != nil && !u.Dst.IP.IsUnspecified() || u.Table != unix.RT_TABLE_MAIN {
 				continue
@@ -54,8 +63,6 @@ func (w *Watcher) translate(addrs <-chan netlink.AddrUpdate, routes <-chan netli
 		select {
 		case events <- e:
 		case <-w.done:
-			drain(addrs)
-			drain(routes)
 			return
 		}
 	}
@@ -63,8 +70,6 @@ func (w *Watcher) translate(addrs <-chan netlink.AddrUpdate, routes <-chan netli
 
 // drain takes what still comes until the library closes c.
 func drain[T any](c <-chan T) {
-	if c != nil {
-		for range c {
-		}
+	for range c {
 	}
 }

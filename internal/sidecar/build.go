@@ -298,7 +298,7 @@ func (s *Sidecar) reload() error {
 		s.log.Warn("configuration", "warning", w)
 	}
 	s.cfg, s.upstreams = cfg, ups
-	s.names.Keep(keptNames(cfg))
+	s.names.Keep(KeptNames(cfg))
 	if err := keepWarm(cfg, ups); err != nil {
 		s.log.Warn("configuration", "warning", err.Error())
 	}

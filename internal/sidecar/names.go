@@ -3,11 +3,14 @@
 package sidecar
 
 import (
+	"cmp"
 	"crypto/x509"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,9 +55,9 @@ func Resolver(cfg *config.Config, hooks dnscache.Config) (*dnscache.Resolver, er
 	return dnscache.New(c)
 }
 
-// keptNames are the hosts of the upstreams that the file names: they are looked up
+// KeptNames are the hosts of the upstreams that the file names: they are looked up
 // before anybody asks. What goes through a parent proxy is resolved by it.
-func keptNames(cfg *config.Config) []string {
+func KeptNames(cfg *config.Config) []string {
 	var out []string
 	pick, err := parentPicker(cfg)
 	if err != nil {
@@ -65,7 +68,8 @@ func keptNames(cfg *config.Config) []string {
 		if _, err := netip.ParseAddr(host); u.Builtin || err == nil || host == "localhost" || strings.HasSuffix(host, ".localhost") {
 			continue
 		}
-		if proxy, err := pick(u.URL.Host); err == nil && proxy == nil {
+		port := cmp.Or(u.URL.Port(), map[string]string{"http": "80"}[u.URL.Scheme], "443")
+		if proxy, err := pick(net.JoinHostPort(host, port)); err == nil && proxy == nil && !slices.Contains(out, host) {
 			out = append(out, host)
 		}
 	}

@@ -4,6 +4,7 @@ package sidecar
 
 import (
 	"context"
+	"sync"
 
 	"github.com/warmwire/warmwire/internal/netwatch"
 )
@@ -16,12 +17,17 @@ func (s *Sidecar) watchNetwork(ctx context.Context) {
 	if err != nil {
 		s.log.Warn("changes of the network will not be noticed at once", "error", err.Error())
 	}
+	var moving sync.WaitGroup
+	defer moving.Wait()
 	w.Run(ctx, func(why string) {
 		s.log.Info("renewing the connections to the upstreams", "reason", why)
 		s.names.NetworkChanged()
+		if q := s.quic.Load(); q != nil {
+			q.offers.NetworkChanged()
+			moving.Go(func() { s.moveQUIC(ctx, q) })
+		}
 		for _, b := range s.shown.Load().upstreams {
 			b.transport.Renew()
 		}
-		s.moveQUIC(ctx)
 	})
 }

@@ -71,12 +71,7 @@ const moveLimit = 5 * time.Second
 
 // moveQUIC takes connections over QUIC, with what is in flight, to the network
 // that is there now.
-func (s *Sidecar) moveQUIC(ctx context.Context) {
-	q := s.quic.Load()
-	if q == nil {
-		return
-	}
-	q.offers.NetworkChanged()
+func (s *Sidecar) moveQUIC(ctx context.Context, q *quicState) {
 	ctx, cancel := context.WithTimeout(ctx, moveLimit)
 	defer cancel()
 	if err := q.endpoint.Move(ctx); err != nil {

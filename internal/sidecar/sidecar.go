@@ -89,14 +89,12 @@ func New(cfg *config.Config, opt Options) (*Sidecar, error) {
 		return nil, err
 	}
 	if err := s.build(cfg); err != nil {
-		s.closeListeners()
-		_ = s.names.Close()
+		s.undo()
 		return nil, err
 	}
 	if address := cfg.DNS.Listen; address != "" {
 		if s.stub, err = s.names.ListenStub(context.Background(), address); err != nil {
-			s.closeListeners()
-			_ = s.names.Close()
+			s.undo()
 			return nil, fmt.Errorf("dns.listen: %w", err)
 		}
 	}
@@ -120,7 +118,7 @@ func (s *Sidecar) build(cfg *config.Config) error {
 	s.cfg, s.upstreams = cfg, ups
 	s.shown.Store(&shown{cfg, ups})
 	s.metrics.SetUpstreams(names(cfg))
-	s.names.Keep(keptNames(cfg))
+	s.names.Keep(KeptNames(cfg))
 	return s.buildAdmin(cfg)
 }
 
@@ -151,6 +149,15 @@ func (s *Sidecar) bind(cfg *config.Config) error {
 		}
 	}
 	return nil
+}
+
+// undo closes what New has opened before it failed.
+func (s *Sidecar) undo() {
+	s.closeListeners()
+	_ = s.names.Close()
+	if q := s.quic.Load(); q != nil {
+		_ = q.endpoint.Close()
+	}
 }
 
 func (s *Sidecar) closeListeners() {

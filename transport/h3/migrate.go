@@ -29,7 +29,7 @@ func (c *Conn) Migrate(ctx context.Context) error {
 	}
 	c.migrating.Lock()
 	defer c.migrating.Unlock()
-	if err := c.Err(); err != nil {
+	if err := c.ended(); err != nil { // one that takes no more requests moves with those it has
 		return err
 	}
 	s, err := c.sockets.e.use(c.family)

@@ -33,8 +33,9 @@ func (p *Pool) open(kind int, values context.Context) {
 			default: // opened looks anyway
 			}
 		})
-		m.Conn, m.info = conn, info
-		close(ready)
+		if m.Conn, m.info = conn, info; err == nil {
+			close(ready) // else what Open has begun may still call
+		}
 		p.opened(kind, m, err)
 	})
 }
@@ -64,7 +65,10 @@ func (p *Pool) opened(kind int, m *member, err error) {
 		p.members[m] = true
 		switch {
 		case m.info.Multiplexed:
-			p.multi = append(p.multi, m)
+			full := p.usable() >= p.cfg.MaxConnections // opened when it was not known to be multiplexed
+			if p.multi = append(p.multi, m); full {
+				p.retire(m)
+			}
 		case p.single >= p.cfg.MaxH1Connections: // it was opened to see what the origin speaks
 			p.single++
 			p.retire(m)
