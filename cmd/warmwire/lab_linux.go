@@ -87,18 +87,19 @@ func labStudy(ctx context.Context, opt lab.Options, jsonFile string, out io.Writ
 	opt.Progress = func(name string, takes time.Duration) {
 		fmt.Fprintf(os.Stderr, "lab: %s, about %v\n", name, takes.Round(time.Second))
 	}
-	result, err := lab.Study(ctx, opt)
-	if err != nil {
-		return err
+	result, ended := lab.Study(ctx, opt)
+	if result == nil {
+		return ended
 	}
+	// Also of a study that was ended early: what it has measured took its time.
 	if file != nil {
 		enc := json.NewEncoder(file)
 		enc.SetIndent("", "  ")
 		if err := errors.Join(file.Truncate(0), enc.Encode(result)); err != nil {
-			return fmt.Errorf("--json: %w", err)
+			return errors.Join(ended, fmt.Errorf("--json: %w", err))
 		}
 	}
-	return lab.WriteMarkdown(out, result)
+	return errors.Join(ended, lab.WriteMarkdown(out, result))
 }
 
 // labFlags is the network of lab run as the command line says it.

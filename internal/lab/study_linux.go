@@ -39,8 +39,8 @@ func (o Options) Validate() error {
 	return err
 }
 
-// Study runs a study and returns its result. When ctx ends early, it returns the
-// error alone.
+// Study runs a study and returns its result. When it ends early, as with ctx, the
+// scenarios that were finished come with the error, if there is any.
 func Study(ctx context.Context, opt Options) (*Result, error) {
 	opt.Length = cmp.Or(opt.Length, Short)
 	chosen, err := choose(opt.Length, opt.Only)
@@ -64,7 +64,11 @@ func Study(ctx context.Context, opt Options) (*Result, error) {
 		}
 		out, err := s.run(ctx, sc)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("lab: %s: %w", sc.name, err), site.close())
+			if err = errors.Join(fmt.Errorf("lab: %s: %w", sc.name, err), site.close()); len(result.Scenarios) == 0 {
+				return nil, err
+			}
+			result.Took = time.Since(result.Started).Round(time.Second)
+			return result, err
 		}
 		result.Scenarios = append(result.Scenarios, out)
 	}

@@ -93,6 +93,21 @@ func TestStudyEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// What was measured before the end is not lost.
+func TestStudyKeepsWhatItHas(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	begun := 0
+	r, err := Study(ctx, Options{Warmwire: program(t), Length: Smoke, Progress: func(string, time.Duration) {
+		if begun++; begun == 2 {
+			cancel()
+		}
+	}})
+	if !errors.Is(err, context.Canceled) || r == nil || len(r.Scenarios) != 1 {
+		t.Errorf("%v, %+v", err, r)
+	}
+}
+
 func TestStudySaysWhatWarmwireDiedOf(t *testing.T) {
 	if err := netlab.Available(); err != nil {
 		testenv.SkipOrFail(t, "%v", err)
