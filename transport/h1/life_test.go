@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -301,4 +302,29 @@ func (h *half) Write(p []byte) (int, error) {
 		return 0, errors.New("broken pipe")
 	}
 	return h.Conn.Write(p)
+}
+
+// A body whose last byte was written is whole, although its reader says so only
+// after the answer: the connection serves the next request, and the hook is called.
+func TestAnswerBeforeTheBodysEnd(t *testing.T) {
+	c := scripted(t, func(nc *net.TCPConn) {
+		_, _ = io.ReadFull(nc, make([]byte, 4))
+		_, _ = io.WriteString(nc, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+		_, _ = io.Copy(io.Discard, nc)
+	})
+	pr, pw := io.Pipe()
+	req := request(t, "POST", "/", pr)
+	req.ContentLength = 4
+	wrote := make(chan error, 1)
+	trace := &httptrace.ClientTrace{WroteRequest: func(info httptrace.WroteRequestInfo) { wrote <- info.Err }}
+	go func() { _, _ = io.WriteString(pw, "four") }() // and no end yet
+	resp := do(t, c, req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
+	if got := readAll(t, resp); got != "hi" {
+		t.Errorf("%q", got)
+	}
+	contract.Eventually(t, "free again", func() bool { return c.Available() == 1 })
+	_ = pw.Close()
+	if err := <-wrote; err != nil {
+		t.Error(err)
+	}
 }

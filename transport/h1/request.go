@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
@@ -137,6 +138,7 @@ type upload struct {
 	errs     chan error    // why it ended early; capacity 1
 	done     chan struct{} // closed when nothing is sent any more
 	whole    bool          // all of it was sent; read after done
+	complete atomic.Bool   // a body of known length: its last byte was written, though its reader has not said so yet
 }
 
 // failed is where an early end is told.
@@ -172,7 +174,7 @@ func (u *upload) finished() bool {
 	case <-u.done:
 		return u.whole
 	default:
-		return false
+		return u.complete.Load()
 	}
 }
 
@@ -222,7 +224,9 @@ func (u *upload) send() error {
 		n, err := u.x.req.Body.Read(buf[room : room+copyBufferBytes])
 		select {
 		case <-u.quit:
-			return errQuit
+			if !u.complete.Load() {
+				return errQuit
+			}
 		default:
 		}
 		if n > 0 {
@@ -255,7 +259,11 @@ func (u *upload) piece(buf []byte, from, n int) error {
 		u.x.release(false)
 		return &bodyError{errors.New("is longer than its Content-Length")}
 	}
-	return u.x.write(buf[from:to])
+	err := u.x.write(buf[from:to])
+	if err == nil && u.left == 0 {
+		u.complete.Store(true)
+	}
+	return err
 }
 
 // end tells the end of the body.
