@@ -19,12 +19,13 @@ import (
 )
 
 const (
-	maxInterim      = 64          // 1xx answers before a final one; a guess
-	continueTimeout = time.Second // RFC 9110 §10.1.1: do not wait for 100 indefinitely
-	answerGrace     = time.Second // for an answer that came before the write failed
-	readBufferBytes = 4 << 10     // of an answer that is being read
-	maxHeadBytes    = 1 << 20     // of an answer's head, and of its trailers
-	copyBufferBytes = 32 << 10    // of uploads
+	maxInterim      = 64                     // 1xx answers before a final one; a guess
+	continueTimeout = time.Second            // RFC 9110 §10.1.1: do not wait for 100 indefinitely
+	answerGrace     = time.Second            // for an answer that came before the write failed
+	lastWriteGrace  = 100 * time.Millisecond // for the last write of an upload whose answer is whole
+	readBufferBytes = 4 << 10                // of an answer that is being read
+	maxHeadBytes    = 1 << 20                // of an answer's head, and of its trailers
+	copyBufferBytes = 32 << 10               // of uploads
 )
 
 // Config is how a connection behaves. The zero value is the default.

@@ -307,8 +307,9 @@ func (h *half) Write(p []byte) (int, error) {
 // A body whose last byte was written is whole, although its reader says so only
 // after the answer: the connection serves the next request, and the hook is called.
 func TestAnswerBeforeTheBodysEnd(t *testing.T) {
+	sent := make(chan struct{})
 	c := scripted(t, func(nc *net.TCPConn) {
-		_, _ = io.ReadFull(nc, make([]byte, 4))
+		<-sent
 		_, _ = io.WriteString(nc, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
 		_, _ = io.Copy(io.Discard, nc)
 	})
@@ -317,7 +318,10 @@ func TestAnswerBeforeTheBodysEnd(t *testing.T) {
 	req.ContentLength = 4
 	wrote := make(chan error, 1)
 	trace := &httptrace.ClientTrace{WroteRequest: func(info httptrace.WroteRequestInfo) { wrote <- info.Err }}
-	go func() { _, _ = io.WriteString(pw, "four") }() // and no end yet
+	go func() {
+		_, _ = io.WriteString(pw, "four") // and no end yet
+		close(sent)
+	}()
 	resp := do(t, c, req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
 	if got := readAll(t, resp); got != "hi" {
 		t.Errorf("%q", got)

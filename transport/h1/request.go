@@ -94,7 +94,7 @@ func (x *exchange) framing(b []byte, method string) ([]byte, error) {
 		}
 		return b, nil
 	}
-	x.upload = &upload{x: x, errs: make(chan error, 1), done: make(chan struct{}), quit: make(chan struct{}), goOn: make(chan struct{})}
+	x.upload = &upload{x: x, errs: make(chan error, 1), lastDone: make(chan struct{}), done: make(chan struct{}), quit: make(chan struct{}), goOn: make(chan struct{})}
 	if !httpguts.HeaderValuesContainsToken(req.Header["Expect"], "100-continue") {
 		x.upload.release()
 	}
@@ -138,7 +138,12 @@ type upload struct {
 	errs     chan error    // why it ended early; capacity 1
 	done     chan struct{} // closed when nothing is sent any more
 	whole    bool          // all of it was sent; read after done
-	complete atomic.Bool   // a body of known length: its last byte was written, though its reader has not said so yet
+
+	// Of a body of known length: its last piece is being written, and was, although
+	// its reader has not said yet that it is the end.
+	last     atomic.Bool
+	lastDone chan struct{}
+	complete atomic.Bool
 }
 
 // failed is where an early end is told.
@@ -170,11 +175,21 @@ func (u *upload) cancel() { u.quitOnce.Do(func() { close(u.quit) }) }
 
 // finished says whether the whole body was sent.
 func (u *upload) finished() bool {
+	if u.last.Load() { // the answer may overtake the return of the write
+		limit := time.NewTimer(lastWriteGrace)
+		defer limit.Stop()
+		select {
+		case <-u.lastDone:
+			return u.complete.Load()
+		case <-limit.C:
+			return false
+		}
+	}
 	select {
 	case <-u.done:
 		return u.whole
 	default:
-		return u.complete.Load()
+		return false
 	}
 }
 
@@ -259,10 +274,13 @@ func (u *upload) piece(buf []byte, from, n int) error {
 		u.x.release(false)
 		return &bodyError{errors.New("is longer than its Content-Length")}
 	}
-	err := u.x.write(buf[from:to])
-	if err == nil && u.left == 0 {
-		u.complete.Store(true)
+	if u.left > 0 {
+		return u.x.write(buf[from:to])
 	}
+	u.last.Store(true)
+	err := u.x.write(buf[from:to])
+	u.complete.Store(err == nil)
+	close(u.lastDone)
 	return err
 }
 
