@@ -39,7 +39,10 @@ func TestTenThousandNamesAreSmall(t *testing.T) {
 	b := start(t, t.TempDir(), Config{Mode: ModeResolversOnly, Resolvers: []string{oneX + "/q"}}, map[string]*fake{oneX: sys})
 	before := heapBytes()
 	for i := range 10_000 {
-		b.want(fmt.Sprintf("name-%d.some.example.org", i), "[2001:db8::1 192.0.2.1]")
+		// A family that comes late joins the other one: nobody waits for it here.
+		if _, err := b.Lookup(t.Context(), fmt.Sprintf("name-%d.some.example.org", i)); err != nil {
+			t.Fatal(err)
+		}
 		sys.set(func(f *fake) { f.asked, f.at = nil, nil })
 	}
 	grown := heapBytes() - before
