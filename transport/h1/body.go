@@ -114,7 +114,7 @@ func (b *body) nextChunk() error {
 	br := b.x.br
 	budget := maxChunkLine
 	if b.open {
-		line, err := readLine(br, &budget)
+		line, err := readChunkLine(br, &budget)
 		if err != nil {
 			return chunkError(err)
 		}
@@ -123,7 +123,7 @@ func (b *body) nextChunk() error {
 		}
 		b.open = false
 	}
-	line, err := readLine(br, &budget)
+	line, err := readChunkLine(br, &budget)
 	if err != nil {
 		return chunkError(err)
 	}

@@ -78,6 +78,28 @@ func (a *answer) statusLine(line []byte) error {
 // readLine reads a line without its end, which may be LF alone (RFC 9112 §2.2).
 // The bytes are valid until the next read.
 func readLine(br *bufio.Reader, budget *int) ([]byte, error) {
+	line, err := readToLF(br, budget)
+	if err != nil {
+		return nil, err
+	}
+	return trimLine(line)
+}
+
+// readChunkLine reads one whose end must be CRLF: what others do not take for the
+// end of a chunk's line hides a second answer (RFC 9112 §7.1).
+func readChunkLine(br *bufio.Reader, budget *int) ([]byte, error) {
+	line, err := readToLF(br, budget)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.HasSuffix(line, []byte("\r\n")) {
+		return nil, badAnswer("a chunk's line ends with a bare line feed")
+	}
+	return trimLine(line)
+}
+
+// readToLF reads a line with its end.
+func readToLF(br *bufio.Reader, budget *int) ([]byte, error) {
 	line, err := br.ReadSlice('\n')
 	if *budget -= len(line); *budget < 0 {
 		return nil, tooLarge()
@@ -99,6 +121,10 @@ func readLine(br *bufio.Reader, budget *int) ([]byte, error) {
 		}
 		return nil, err
 	}
+	return line, nil
+}
+
+func trimLine(line []byte) ([]byte, error) {
 	line = bytes.TrimSuffix(line[:len(line)-1], []byte("\r"))
 	if bytes.IndexByte(line, '\r') >= 0 {
 		return nil, badAnswer("a line holds a carriage return")
