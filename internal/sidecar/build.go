@@ -180,8 +180,7 @@ func lookedUp(addr string, pick picker) (host string, ok bool) {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return "", false
 	}
-	proxy, err := pick(addr)
-	return host, err == nil && proxy == nil
+	return host, pick.direct(addr)
 }
 
 // builtinWarm is how long connections to an upstream that no file names are kept
@@ -216,6 +215,12 @@ func readFiles(paths ...string) ([][]byte, error) {
 
 // A picker names the parent proxy for a target, nil for none.
 type picker func(addr string) (*url.URL, error)
+
+// direct says whether host:port is reached without a parent proxy.
+func (p picker) direct(addr string) bool {
+	proxy, err := p(addr)
+	return err == nil && proxy == nil
+}
 
 // parentPicker follows parent_proxy and no_proxy, or the environment if the
 // configuration says so and only then.

@@ -69,7 +69,7 @@ func KeptNames(cfg *config.Config) []string {
 			continue
 		}
 		port := cmp.Or(u.URL.Port(), map[string]string{"http": "80"}[u.URL.Scheme], "443")
-		if proxy, err := pick(net.JoinHostPort(host, port)); err == nil && proxy == nil && !slices.Contains(out, host) {
+		if pick.direct(net.JoinHostPort(host, port)) && !slices.Contains(out, host) {
 			out = append(out, host)
 		}
 	}

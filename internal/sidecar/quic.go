@@ -38,11 +38,7 @@ func (s *Sidecar) http3(pick picker) (*transport.HTTP3, error) {
 		s.quic.Store(q)
 	}
 	return &transport.HTTP3{
-		Endpoint: q.endpoint, Offers: q.offers, Lookup: s.lookupHTTP3, Allowed: s.targets.deny,
-		Direct: func(addr string) bool {
-			proxy, err := pick(addr)
-			return err == nil && proxy == nil
-		},
+		Endpoint: q.endpoint, Offers: q.offers, Lookup: s.lookupHTTP3, Allowed: s.targets.deny, Direct: pick.direct,
 	}, nil
 }
 
