@@ -75,20 +75,7 @@ func request(t testing.TB, method, target string, body io.Reader) *http.Request 
 }
 
 // eventually waits for what other goroutines bring about.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	limit := time.NewTimer(5 * time.Second)
-	defer limit.Stop()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-limit.C:
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
+var eventually = contract.Eventually
 
 func TestContract(t *testing.T) {
 	for _, p := range goPeers() {
