@@ -7,6 +7,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -81,7 +82,7 @@ backend out
   server one %s
 `, s.port, s.both, s.backend))}
 	}},
-	{name: "caddy", program: "caddy", quirks: "ends a cut h2 answer cleanly, ends a cut http/1.1 answer cleanly, ends a cut h3 answer cleanly, offers h3", command: func(t testing.TB, s site) []string {
+	{name: "caddy", program: "caddy", quirks: "may cut the answer to an upload, ends a cut h2 answer cleanly, ends a cut http/1.1 answer cleanly, ends a cut h3 answer cleanly, offers h3", command: func(t testing.TB, s site) []string {
 		return []string{"run", "--adapter", "caddyfile", "--config", s.write(t, "Caddyfile", fmt.Sprintf(`{
 	admin off
 	auto_https off
@@ -256,9 +257,9 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/big":
 		w.Header().Set("Content-Length", fmt.Sprint(len(bigBody)))
 		_, _ = w.Write(bigBody)
-	case "/echo":
-		body, _ := io.ReadAll(r.Body) // not all of them pass both ways at once
-		_, _ = w.Write(body)
+	case "/digest": // short: caddy 2.6.2 (Go 1.19) may cut a long answer to an upload, for any client
+		body, err := io.ReadAll(r.Body)
+		_, _ = fmt.Fprintf(w, "%x %v", sha256.Sum256(body), err)
 	case "/early":
 		w.Header().Set("Connection", "close")
 		w.WriteHeader(http.StatusRequestEntityTooLarge)
@@ -337,16 +338,17 @@ func exercise(t *testing.T, tr *transport.Transport, b *backend, base, protocol,
 		}
 	})
 	t.Run("uploads", func(t *testing.T) {
+		want := fmt.Sprintf("%x <nil>", sha256.Sum256(bigBody[:300<<10]))
 		for _, known := range []bool{true, false} {
-			req := request(t, "POST", base, "/echo", bytes.NewReader(bigBody[:300<<10]))
+			req := request(t, "POST", base, "/digest", bytes.NewReader(bigBody[:300<<10]))
 			if !known {
 				if protocol == "h3" || strings.Contains(quirks, "wants to know their length") { // caddy 2.6.2 takes it for no body over h3
 					continue
 				}
 				req.ContentLength = -1
 			}
-			if resp, body := call(t, tr, req); !bytes.Equal(body, bigBody[:300<<10]) {
-				t.Errorf("length known %v: status %d, %d bytes came back", known, resp.StatusCode, len(body))
+			if resp, body := call(t, tr, req); string(body) != want {
+				t.Errorf("length known %v: status %d, %q, not %q", known, resp.StatusCode, body, want)
 			}
 		}
 	})
@@ -361,7 +363,11 @@ func exercise(t *testing.T, tr *transport.Transport, b *backend, base, protocol,
 		if greets {
 			target += "?greet"
 		}
-		resp, err := tr.RoundTrip(request(t, "POST", base, target, bytes.NewReader([]byte("{}"))))
+		req := request(t, "POST", base, target, bytes.NewReader([]byte("{}")))
+		if strings.Contains(quirks, "may cut the answer to an upload") {
+			req = request(t, "GET", base, target, nil)
+		}
+		resp, err := tr.RoundTrip(req)
 		if err != nil {
 			t.Fatal(err)
 		}
