@@ -146,7 +146,7 @@ proxy.server = ("" => (("host" => "127.0.0.1", "port" => %[4]s)))
 		return []string{"--conf=/dev/null", "--no-ocsp", "--workers=1", "--log-level=FATAL", "--accesslog-file=/dev/null",
 			"-f127.0.0.1," + s.port, "-b127.0.0.1," + s.backendPort(), s.key, s.cert}
 	}},
-	{name: "node", program: "node", command: func(t testing.TB, s site) []string {
+	{name: "node", program: "node", quirks: "loses a request that follows an http/1.1 answer closely", command: func(t testing.TB, s site) []string {
 		script, err := filepath.Abs("testdata/front.mjs")
 		if err != nil {
 			t.Fatal(err)
@@ -338,6 +338,9 @@ func exercise(t *testing.T, tr *transport.Transport, b *backend, base, protocol,
 		}
 	})
 	t.Run("uploads", func(t *testing.T) {
+		if strings.Contains(quirks, "loses a request that follows an "+protocol+" answer closely") {
+			tr.CloseIdleConnections() // "Parse Error: Paused" of its parser: it still ends the answer before
+		}
 		want := fmt.Sprintf("%x <nil>", sha256.Sum256(bigBody[:300<<10]))
 		for _, known := range []bool{true, false} {
 			req := request(t, "POST", base, "/digest", bytes.NewReader(bigBody[:300<<10]))

@@ -20,7 +20,11 @@ createSecureServer({ allowHTTP1: true, cert: readFileSync(cert), key: readFileSy
     answer.pipe(res);
     answer.on("error", () => (res.stream ? res.stream.close(2) : res.destroy())); // INTERNAL_ERROR
   });
-  onward.on("error", () => (res.stream ? res.stream.close(2) : res.destroy()));
+  onward.on("error", () => {
+    if (!res.headersSent) res.writeHead(502).end();
+    else if (res.stream) res.stream.close(2);
+    else res.destroy();
+  });
   req.pipe(onward);
   res.on("close", () => onward.destroy());
 }).listen(Number(port), "127.0.0.1");
