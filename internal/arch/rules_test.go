@@ -50,6 +50,7 @@ var houseRules = rules{
 			"internal/netlab":  "the forwarder of a lab is this program, started again",
 			"internal/lab":     "runs the scenarios of the lab",
 			"dnscache":         "doctor compares resolvers",
+			"tlspool/inspect":  "doctor examines the TLS of a host",
 		},
 		"internal/sidecar": {"...": "composition root: sees everything and maps between the packages"},
 
@@ -87,6 +88,8 @@ var houseRules = rules{
 		"dnscache":          {"dnscache/exchange": "its own parts"},
 		"dnscache/exchange": nothing,
 		"tlspool":           nothing,
+		"tlspool/trust":     nothing,
+		"tlspool/inspect":   nothing,
 		"bufferctl":         nothing,
 		"heartbeat":         nothing,
 
@@ -111,6 +114,7 @@ var houseRules = rules{
 		"internal/measure": {
 			"dnscache/exchange": "a phase of a call is a lookup, and resolvers are compared",
 			"tlspool":           "a phase of a call is a handshake",
+			"tlspool/inspect":   "kinds of handshakes are compared",
 		},
 		"e2e/...":    {"internal/mockapi": "the upstream of the client matrix"},
 		"bench/...":  {"...": "measures the product from outside and inside"},
@@ -129,6 +133,7 @@ var houseRules = rules{
 	silent: map[string]string{
 		"dnscache/...":     "leaf: returns errors and keeps counters",
 		"tlspool":          "leaf: returns errors and keeps counters",
+		"tlspool/inspect":  "returns a report",
 		"bufferctl":        "leaf: returns errors and keeps counters",
 		"heartbeat":        "leaf: returns errors and keeps counters",
 		"internal/dialect": "an observer is silent, never loud",
@@ -136,6 +141,7 @@ var houseRules = rules{
 		"internal/measure": "returns what it measured",
 	},
 	ambient: map[string]string{
+		"tlspool/trust":    "SSL_CERT_FILE and SSL_CERT_DIR, which crypto/x509 reads itself, but once per process",
 		"internal/testenv": "asks whether this is CI",
 		"internal/lab":     "gives child processes their environment",
 		"e2e/...":          "builds the program and gives child processes their environment",
