@@ -36,7 +36,7 @@ func (c *check) wrongName(err error) *Error {
 	if list := namesOf(leaf); len(list) > 0 {
 		names = strings.Join(list, ", ")
 	} else if leaf.Subject.CommonName != "" {
-		names = "no name in the field that counts (subject alternative names), only a subject " + describe(leaf)
+		names = "no name in the field that counts (subject alternative names), only in its subject (" + clip(leaf.Subject.CommonName, maxShownName) + ")"
 	}
 	return c.fail(WrongName, leaf, "it is for "+names+", not for this name: "+
 		"check the upstream's url; a network login page or another virtual host may have answered", err)
