@@ -158,6 +158,9 @@ func (p *Prober) fallBack(ctx context.Context, r *Report, m *meeting, failed *Fa
 		p.groups = classic()
 		return again, nil
 	}
+	if asFailure(err).Kind == Silent { // it would be as silent a third time
+		return m, failed
+	}
 	again, err = p.meet(ctx, offer{groups: classic(), min: tls.VersionTLS10, max: tls.VersionTLS11, tickets: maxTickets})
 	if err == nil {
 		r.Notes = append(r.Notes, "only old versions are spoken, which Warmwire does not use: "+failed.Text)
