@@ -69,7 +69,7 @@ func BenchmarkStore(b *testing.B) {
 	b.Setenv("SSL_CERT_FILE", "")
 	b.Setenv("SSL_CERT_DIR", "")
 	s := trust.NewStore(nil)
-	b.Run("look", func(b *testing.B) {
+	b.Run("look", func(b *testing.B) { // 11 shallow ones, a deep one
 		for b.Loop() {
 			s.Look()
 		}

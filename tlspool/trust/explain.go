@@ -127,13 +127,13 @@ const remedyCA = ": if it is your own CA, or that of a proxy that opens TLS conn
 // root if the server sent a CA below it, as servers of private CAs do.
 func (c *check) noIssuer(path []*x509.Certificate, err error) *Error {
 	top := path[len(path)-1]
-	if c.trusted.subjects[string(top.RawIssuer)] {
+	if c.trusted.who().subjects[string(top.RawIssuer)] {
 		return c.fail(UnknownRoot, top, describe(top)+" is signed by another key than the CA "+issuerName(top)+" that is among "+c.trusted.source+
 			" has: the CA was made anew, or somebody uses its name; put its new certificate into tls.ca_file if it is yours", err)
 	}
 	known := false
 	for _, org := range top.Issuer.Organization {
-		known = known || c.trusted.organisations[org]
+		known = known || c.trusted.who().organisations[org]
 	}
 	if len(path) > 1 && !known {
 		return c.fail(UnknownRoot, top, fmt.Sprintf("it comes from the CA \"%s\", issued by %s, which is not among %s%s",

@@ -39,20 +39,35 @@ type rootSet struct {
 	embedded bool
 	sum      [sha256.Size]byte // of all of them, whatever their order and place
 
-	// For words: who is in it. Empty for the platform's.
+	ders [][]byte         // for words; none of the platform's
+	who  func() *whoIsWho // of ders, once
+}
+
+func newRootSet() *rootSet {
+	s := &rootSet{pool: x509.NewCertPool()}
+	s.who = sync.OnceValue(func() *whoIsWho { return whoIs(s.ders) })
+	return s
+}
+
+// whoIsWho tells the names of roots. It is made when an error needs it first.
+type whoIsWho struct {
 	subjects      map[string]bool // raw
 	organisations map[string]bool
 }
 
-func newRootSet() *rootSet {
-	return &rootSet{pool: x509.NewCertPool(), subjects: make(map[string]bool), organisations: make(map[string]bool)}
-}
-
-func (s *rootSet) know(cert *x509.Certificate) {
-	s.subjects[string(cert.RawSubject)] = true
-	for _, org := range cert.Subject.Organization {
-		s.organisations[org] = true
+func whoIs(ders [][]byte) *whoIsWho {
+	w := &whoIsWho{make(map[string]bool), make(map[string]bool)}
+	for _, der := range ders {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			continue
+		}
+		w.subjects[string(cert.RawSubject)] = true
+		for _, org := range cert.Subject.Organization {
+			w.organisations[org] = true
+		}
 	}
+	return w
 }
 
 // embeddedRoots returns those that come with the program (Mozilla's list). They are
@@ -71,7 +86,7 @@ var embeddedRoots = sync.OnceValue(func() *rootSet {
 		} else {
 			s.pool.AddCertWithConstraint(cert, root.Constraint)
 		}
-		s.know(cert)
+		s.ders = append(s.ders, cert.Raw)
 		sums = append(sums, sha256.Sum256(cert.Raw))
 	}
 	s.count, s.sum = len(sums), sumOf(sums)
@@ -152,17 +167,12 @@ func (a *anchors) merge(of *rootSet) *rootSet {
 	if of != nil {
 		s.pool, s.count, s.embedded = of.pool.Clone(), of.count, of.embedded
 		s.source = of.source + " and those of tls.ca_file"
-		for subject := range of.subjects {
-			s.subjects[subject] = true
-		}
-		for org := range of.organisations {
-			s.organisations[org] = true
-		}
+		s.ders = slices.Clone(of.ders)
 		sums = append(sums, of.sum)
 	}
 	for _, cert := range a.ca {
 		s.pool.AddCert(cert)
-		s.know(cert)
+		s.ders = append(s.ders, cert.Raw)
 	}
 	s.count += len(a.ca)
 	s.sum = sumOf(sums)

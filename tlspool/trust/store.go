@@ -23,8 +23,8 @@ import (
 // On Linux it reads what crypto/x509 reads, which does so once per process: the first
 // file that is there of a list, or SSL_CERT_FILE, and all files of some folders, or
 // of SSL_CERT_DIR. The files' times and sizes are looked at when roots are asked for,
-// every 5 seconds at most (0.5 ms where a distribution keeps 150 roots in files of
-// their own). A change is taken over when two looks in a row have seen it, so that
+// every 5 seconds at most, those of a folder that has lost or won none once a minute.
+// A change is taken over when two looks in a row have seen it, so that
 // files which are being written are not read half. If they then hold no certificate
 // the last good roots stay, and if a file ends within a certificate they stay for a
 // minute. Pipes and files of more than 16 MiB are not read.
@@ -42,15 +42,18 @@ type Store struct {
 
 	// mu guards the fields below. It is held while files are looked at and read, and
 	// taken with TryLock only: whoever finds it taken uses the roots there are.
-	mu    sync.Mutex
-	taken []fileStamp // of what current was read from
-	seen  []fileStamp // another state, seen at the last look
-	looks int         // how many looks saw it in a row
+	mu      sync.Mutex
+	taken   []fileStamp // of what current was read from
+	seen    []fileStamp // another state, seen at the last look
+	looks   int         // how many looks saw it in a row
+	shallow int         // looks in a row at the folders, not at what is in them
+	outside []fileStamp // the file and the folders themselves, when taken was last found unchanged
 }
 
 const (
 	lookEvery   = 5 * time.Second
 	steadyLooks = 2  // until a change is taken over
+	deepLooks   = 12 // until the files of a folder that looks the same are looked at: a minute
 	brokenLooks = 12 // until a file that ends within a certificate is: a minute
 	maxRootFile = 16 << 20
 )
@@ -90,7 +93,8 @@ func NewStore(now func() time.Time) *Store {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.taken = s.stamps()
+	s.outside = s.stamps(false)
+	s.taken = s.stamps(true)
 	s.nextLook.Store(now().Add(lookEvery).UnixNano())
 	set, _, err := s.read(s.taken)
 	if err != nil {
@@ -151,9 +155,15 @@ func (s *Store) roots() *rootSet {
 }
 
 func (s *Store) lookLocked() {
-	found := s.stamps()
+	outside := s.stamps(false)
+	if s.seen == nil && s.shallow < deepLooks-1 && sameStamps(outside, s.outside) {
+		s.shallow++
+		return
+	}
+	s.shallow = 0
+	found := s.stamps(true)
 	if sameStamps(found, s.taken) {
-		s.seen, s.looks = nil, 0
+		s.seen, s.looks, s.outside = nil, 0, outside
 		s.setFault(s.unreadable())
 		return
 	}
@@ -173,7 +183,7 @@ func (s *Store) lookLocked() {
 		s.setFault(errors.New("the system's roots have changed: a file ends within a certificate; the last good ones stay in force for now"))
 		return
 	}
-	s.taken, s.seen, s.looks = found, nil, 0
+	s.taken, s.seen, s.looks, s.outside = found, nil, 0, outside
 	s.current.Store(set)
 	s.setFault(nil)
 }
@@ -217,8 +227,9 @@ func sameFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
-// stamps lists the files that roots are read from, and how they are now.
-func (s *Store) stamps() []fileStamp {
+// stamps lists the files that roots are read from, and how they are now; or the one
+// file and the folders themselves, whose times tell of files that came or went.
+func (s *Store) stamps(deep bool) []fileStamp {
 	var found []fileStamp
 	files, dirs := rootFiles, rootDirs
 	if s.file != "" {
@@ -241,6 +252,12 @@ func (s *Store) stamps() []fileStamp {
 		}
 	}
 	for _, dir := range dirs {
+		if !deep {
+			if info, err := os.Stat(dir); err == nil {
+				found = append(found, fileStamp{dir, dir, info})
+			}
+			continue
+		}
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			continue
@@ -278,24 +295,23 @@ func (s *Store) read(files []fileStamp) (set *rootSet, whole bool, err error) {
 		}
 		before := len(sums)
 		for rest := text; ; {
-			var block *pem.Block
-			if block, rest = pem.Decode(rest); block == nil {
-				whole = whole && !begun(rest)
+			block, after := pem.Decode(rest)
+			if block == nil {
+				whole = whole && !begun(after)
 				break
 			}
+			part := rest[:len(rest)-len(after)]
+			rest = after
 			sum := sha256.Sum256(block.Bytes)
 			if block.Type != "CERTIFICATE" || len(block.Headers) != 0 || seen[sum] {
 				continue
 			}
-			cert, err := x509.ParseCertificate(block.Bytes)
-			if err != nil {
-				continue
-			}
 			seen[sum] = true
-			// As PEM the pool keeps its bytes, a tenth of a parsed certificate.
-			set.pool.AppendCertsFromPEM(pem.EncodeToMemory(block))
-			set.know(cert)
-			sums = append(sums, sum)
+			// Of PEM the pool keeps the bytes, a tenth of a parsed certificate.
+			if set.pool.AppendCertsFromPEM(part) {
+				set.ders = append(set.ders, block.Bytes)
+				sums = append(sums, sum)
+			}
 		}
 		if len(sums) > before {
 			sources = append(sources, placeOf(f))
