@@ -41,9 +41,18 @@ func measureCommand() *cobra.Command {
 With --through the calls take turns between URL itself and the way through Warmwire.
 The calls are real ones: an API that charges for tokens charges for these.`,
 		Example: `  warmwire measure https://api.openai.com/v1/chat/completions --key-env OPENAI_API_KEY --model gpt-5-mini \
-    --through http://127.0.0.1:8484/openai`,
-		Args: cobra.ExactArgs(1),
+    --through http://127.0.0.1:8484/openai
+  warmwire measure --tls https://api.openai.com     # handshakes only: no call is sent`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if f.comparesTLS() && strings.Contains(f.tls, "://") { // --tls URL
+				return cobra.NoArgs(cmd, args)
+			}
+			return cobra.ExactArgs(1)(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.comparesTLS() {
+				return f.compareTLS(cmd, append(args, f.tls)[0])
+			}
 			m, err := f.resolve(cmd, args[0])
 			if err != nil {
 				return fmt.Errorf("%w: %w", errUsage, err)
@@ -76,7 +85,7 @@ func (f *measureFlags) register(cmd *cobra.Command) {
 	fl.StringVar(&f.caFile, "ca-file", "", "PEM `file` of authorities to trust beside the system's")
 	fl.StringVar(&f.dns, "dns", "system", "`resolvers` to compare, with commas between them; direct calls use the first: "+
 		strings.Join(measure.ResolverNames(), ", ")+", https://…, tls://…, udp://… or tcp://…")
-	fl.StringVar(&f.tls, "tls", "", "a new connection for every call, with a `handshake` that is full or resumed; default: connections are kept")
+	fl.StringVar(&f.tls, "tls", "", "a new connection for every call, with a `handshake` that is full or resumed; compare, or a URL, times full beside resumed handshakes instead of calls; default: connections are kept")
 	fl.StringVar(&f.goodput, "goodput", "", "`limits` that a good call meets, as in ttft=500ms,tpot=50ms,e2el=10s")
 	fl.BoolVar(&f.json, "json", false, "print JSON")
 	fl.StringVar(&f.plot, "plot", "", "draw the distributions into this SVG `file`")
