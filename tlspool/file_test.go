@@ -371,7 +371,7 @@ func diskFull() int {
 	state, _ := tls.ParseSessionState(encodeSession(tls.VersionTLS13, time.Now(), time.Now().Add(time.Hour)))
 	cs, _ := tls.NewResumptionState([]byte("mine"), state)
 	h.Put("", cs)
-	err := s.Save(File{Path: os.Getenv("TLSPOOL_TEST_FILE")})
+	err := s.Save(File{Path: os.Getenv(fileVariable)})
 	if cs, ok := s.Handshake(hostKey).Get(""); !ok || cs == nil {
 		fmt.Println("the ticket is lost")
 		return 1
@@ -383,7 +383,7 @@ func diskFull() int {
 func TestAFullDiskLeavesTheOldFileWhole(t *testing.T) {
 	f := savedFile(t)
 	before := strings.Join(names(t, f), " ")
-	out := runChild(t, "diskFull", "TLSPOOL_TEST_FILE="+f.Path)
+	out := runChild(t, "diskFull", fileVariable+"="+f.Path)
 	if out != "write session file: write: file too large" {
 		t.Errorf("error %q", out)
 	}
