@@ -57,7 +57,7 @@ func printChain(line func(string, string, ...any), r *inspect.Report) {
 		if cert.Key == "RSA" {
 			key = fmt.Sprintf("RSA %d", cert.KeyBits)
 		}
-		line("", "%s, signed with %s, from %s to %s", key, cert.Signature, cert.NotBefore.Format(time.DateOnly), cert.NotAfter.Format(time.DateOnly))
+		line("", "%s, signed with %s, valid from %s to %s", key, cert.Signature, cert.NotBefore.Format(time.DateOnly), cert.NotAfter.Format(time.DateOnly))
 		if len(cert.Names) > 0 {
 			names := cert.Names
 			if more := len(names) - 10; more > 0 {
@@ -135,8 +135,17 @@ func printTickets(line func(string, string, ...any), r *inspect.Report) {
 		text = "none: " + t.Failure.Text
 	case t.Count == 0:
 		text = "none: nothing can be resumed"
-	case t.Lifetime != nil:
-		text += fmt.Sprintf(", good for %v", time.Duration(*t.Lifetime)*time.Second)
+	default:
+		if t.Lifetime != nil {
+			text += fmt.Sprintf(", good for %v", time.Duration(*t.Lifetime)*time.Second)
+		}
+		switch {
+		case t.EarlyData == nil:
+		case *t.EarlyData == 0:
+			text += ", no early data"
+		default:
+			text += fmt.Sprintf(", early data up to %d bytes", *t.EarlyData)
+		}
 	}
 	line("tickets", "%s", text)
 }

@@ -5,7 +5,6 @@ package inspect
 import (
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"time"
 )
 
@@ -85,27 +84,4 @@ func report(ctx context.Context, w Way, m *meeting, err error, each func(Way, Ha
 		Connect: m.connect, Took: m.took, Hello: m.hello, Group: groupName(m.state),
 		Version: tls.VersionName(m.state.Version), Resumed: m.state.DidResume,
 	}, asFailure(err))
-}
-
-// lifetime is how long a TLS 1.3 ticket may be used, which crypto/tls knows and
-// tells only in the encoding of a session. ok is false for other sessions, and if
-// the encoding is not that of tls.SessionState as Go 1.27 documents it.
-func lifetime(cs *tls.ClientSessionState) (d time.Duration, ok bool) {
-	_, state, err := cs.ResumptionState()
-	if err != nil || state == nil {
-		return 0, false
-	}
-	raw, err := state.Bytes()
-	defer func() { clear(raw) }() // it holds the secret
-	const head, tail = 2 + 1 + 2 + 8, 8 + 4
-	if err != nil || len(raw) < head+tail || binary.BigEndian.Uint16(raw) != tls.VersionTLS13 {
-		return 0, false
-	}
-	created := binary.BigEndian.Uint64(raw[head-8:])
-	useBy := binary.BigEndian.Uint64(raw[len(raw)-tail:])
-	const week = 7 * 24 * 60 * 60 // the longest allowed: RFC 8446 section 4.6.1
-	if useBy <= created || useBy-created > week {
-		return 0, false
-	}
-	return time.Duration(useBy-created) * time.Second, true
 }

@@ -9,14 +9,16 @@
 // the timed handshakes alone. A report takes 11 connections and three for each
 // of [Config.Handshakes] at most, one after another, each bounded by
 // [Config.Timeout], and sends no byte of application data over any: it makes
-// handshakes and listens for tickets. A part that fails says so in its place of the report and costs
-// none of the others.
+// handshakes and listens for tickets. A part that fails says so in its place of
+// the report and costs none of the others.
 //
 // To look at a certificate that does not verify it must finish handshakes that a
 // client would break off; nothing is asked of such a server. It refuses to fetch
 // missing certificates, revocation lists or OCSP answers: it names where they
-// are. No ticket, key or session is in a report. It keeps no state between
-// reports, and does not tell what a server does over QUIC.
+// are. What a server says of its tickets is read from a recording of the first
+// connection, whose traffic secret is wiped with it; no ticket, key or session is
+// in a report. It keeps no state between reports, and does not tell what a server
+// does over QUIC.
 //
 // Nothing runs but inside these calls. A Prober is for one goroutine at a time.
 package inspect

@@ -23,7 +23,7 @@ func TestOpenSSL(t *testing.T) {
 		check func(t *testing.T, r *Report)
 	}{
 		{"default", nil, func(t *testing.T, r *Report) {
-			if !r.Verified() || r.Tickets.Count != 2 || *r.Tickets.Lifetime != 7200 || r.Handshakes.Share != 1 || r.Agreed.Retried {
+			if !r.Verified() || r.Tickets.Count != 2 || *r.Tickets.Lifetime != 7200 || *r.Tickets.EarlyData != 0 || r.Tickets.Bytes < 100 || r.Handshakes.Share != 1 || r.Agreed.Retried {
 				t.Errorf("%+v %+v %+v", r.Chain, r.Tickets, r.Handshakes)
 			}
 		}},
@@ -32,6 +32,13 @@ func TestOpenSSL(t *testing.T) {
 				t.Errorf("%+v", r.Tickets)
 			}
 		}},
+		{"early data", []string{"-max_early_data", "12345"}, func(t *testing.T, r *Report) {
+			if r.Tickets.Count != 2 || r.Tickets.EarlyData == nil || *r.Tickets.EarlyData != 12345 {
+				t.Errorf("%+v", r.Tickets)
+			}
+		}},
+		{"AES-256", []string{"-ciphersuites", "TLS_AES_256_GCM_SHA384"}, twoTickets},
+		{"ChaCha20", []string{"-ciphersuites", "TLS_CHACHA20_POLY1305_SHA256"}, twoTickets},
 		{"no tickets", []string{"-num_tickets", "0"}, func(t *testing.T, r *Report) {
 			if r.Tickets.Count != 0 || r.Handshakes.Tried != 0 || r.Handshakes.Resumed.Failed[NoTicket] != 3 || r.Handshakes.Full.Took.N != 3 {
 				t.Errorf("%+v %+v", r.Tickets, r.Handshakes)
@@ -41,7 +48,7 @@ func TestOpenSSL(t *testing.T) {
 			if r.Agreed.Version != "TLS 1.2" || r.Versions[0].Spoken || !r.Versions[1].Spoken || r.Versions[0].Failure.Kind != Refused {
 				t.Errorf("%+v %+v", r.Agreed, r.Versions)
 			}
-			if r.Tickets.Count != 1 || r.Handshakes.Share != 1 || r.Handshakes.Resumed.Took.N != 3 {
+			if r.Tickets.Count != 1 || *r.Tickets.Lifetime != 7200 || r.Tickets.EarlyData != nil || r.Handshakes.Share != 1 || r.Handshakes.Resumed.Took.N != 3 {
 				t.Errorf("%+v %+v", r.Tickets, r.Handshakes)
 			}
 		}},
@@ -78,6 +85,12 @@ func TestOpenSSL(t *testing.T) {
 			}
 			tt.check(t, r)
 		})
+	}
+}
+
+func twoTickets(t *testing.T, r *Report) {
+	if r.Tickets.Count != 2 || r.Tickets.Lifetime == nil || *r.Tickets.Lifetime != 7200 || r.Tickets.Bytes < 100 {
+		t.Errorf("%s: %+v", r.Agreed.CipherSuite, r.Tickets)
 	}
 }
 

@@ -35,6 +35,7 @@ type offer struct {
 	min, max uint16                  // 0 means those of the configuration, and none
 	session  *tls.ClientSessionState // nil asks for a full handshake
 	tickets  int                     // waits for so many after the handshake, a short while
+	record   bool                    // what the server says of its tickets is wanted
 }
 
 // classic are the groups of a ClientHello that fits into one segment: of them only
@@ -50,8 +51,9 @@ type meeting struct {
 	at            string
 	state         tls.ConnectionState
 	sessions      []*tls.ClientSessionState
-	asked         bool  // for a client certificate
-	withheld      bool  // the session was not offered
+	asked         bool // for a client certificate
+	withheld      bool // the session was not offered
+	tickets       []ticket
 	after         error // what the server said of a handshake that was over for us
 }
 
@@ -70,7 +72,13 @@ func (p *Prober) meet(ctx context.Context, o offer) (*meeting, error) {
 	m.at = raw.RemoteAddr().String()
 	wire := &tap{Conn: raw}
 	store := &sessions{offered: o.session}
-	conn := tls.Client(wire, p.clientConfig(o, m, store))
+	config := p.clientConfig(o, m, store)
+	if o.record {
+		wire.keep = &recording{}
+		defer wire.keep.forget()
+		config.KeyLogWriter = wire.keep
+	}
+	conn := tls.Client(wire, config)
 	begun := time.Now()
 	err = conn.HandshakeContext(ctx)
 	m.took, m.hello = time.Since(begun), wire.hello
@@ -82,18 +90,18 @@ func (p *Prober) meet(ctx context.Context, o offer) (*meeting, error) {
 		m.after = store.wait(ctx, conn, raw, o.tickets, m.connect+ticketWait)
 	}
 	m.sessions = store.got
+	if o.record {
+		m.tickets = wire.keep.tickets(m.state)
+	}
 	return m, nil
 }
 
 func (p *Prober) clientConfig(o offer, m *meeting, store *sessions) *tls.Config {
-	now := time.Now()
 	c := &tls.Config{
 		ServerName: strings.TrimSuffix(p.cfg.Host, "."), RootCAs: p.cfg.Roots, NextProtos: p.cfg.ALPN,
 		MinVersion: p.cfg.MinVersion, MaxVersion: o.max, CurvePreferences: o.groups, ClientSessionCache: store,
 		// An unverified handshake ends with itself: see the package's doc.
 		InsecureSkipVerify: !p.verify,
-		// One instant, so that a ticket's end less its beginning is its lifetime.
-		Time: func() time.Time { return now },
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			m.asked = true
 			if p.cfg.ClientCert != nil {
@@ -119,6 +127,7 @@ type tap struct {
 	net.Conn
 	hello int
 	heard bool
+	keep  *recording // may be nil
 }
 
 func (t *tap) Write(b []byte) (int, error) {
@@ -131,7 +140,11 @@ func (t *tap) Write(b []byte) (int, error) {
 
 func (t *tap) Read(b []byte) (int, error) {
 	t.heard = true
-	return t.Conn.Read(b)
+	n, err := t.Conn.Read(b)
+	if t.keep != nil && len(t.keep.heard) < maxListen {
+		t.keep.heard = append(t.keep.heard, b[:n]...)
+	}
+	return n, err
 }
 
 // sessions is the cache of one connection: it offers one session and keeps those

@@ -64,9 +64,11 @@ type ALPN struct {
 
 // Tickets are those of one full handshake.
 type Tickets struct {
-	Count    int      `json:"count"`
-	Lifetime *float64 `json:"lifetime_seconds,omitempty"` // the shortest; nil: not known
-	Failure  *Failure `json:"failure,omitempty"`
+	Count     int      `json:"count"`
+	Lifetime  *float64 `json:"lifetime_seconds,omitempty"`     // the shortest; nil: not said
+	EarlyData *uint32  `json:"early_data_max_bytes,omitempty"` // the least; 0: none is allowed; nil: no ticket, or TLS 1.2
+	Bytes     int      `json:"bytes,omitempty"`                // of the longest
+	Failure   *Failure `json:"failure,omitempty"`
 }
 
 // A Spread is a sample of durations in milliseconds.
@@ -122,7 +124,7 @@ func TLS(ctx context.Context, cfg Config) (*Report, error) {
 // first gets at the certificates, by other offers if need be, and tells whether
 // it did.
 func (p *Prober) first(ctx context.Context, r *Report) bool {
-	m, err := p.meet(ctx, offer{tickets: maxTickets})
+	m, err := p.meet(ctx, offer{tickets: maxTickets, record: true})
 	failed := asFailure(err)
 	if failed != nil && slices.Contains([]Kind{Silent, Closed, Refused, Unsuited}, failed.Kind) {
 		m, err = p.fallBack(ctx, r, m, failed)
@@ -151,7 +153,7 @@ func (p *Prober) first(ctx context.Context, r *Report) bool {
 // fallBack tries what a server that failed the usual offer may still answer: a
 // ClientHello of one segment, and old versions.
 func (p *Prober) fallBack(ctx context.Context, r *Report, m *meeting, failed *Failure) (*meeting, error) {
-	again, err := p.meet(ctx, offer{groups: classic(), tickets: maxTickets})
+	again, err := p.meet(ctx, offer{groups: classic(), tickets: maxTickets, record: true})
 	if err == nil {
 		r.Notes = append(r.Notes, fmt.Sprintf("the usual ClientHello of %d bytes fails (%s) and one of %d bytes works: "+
 			"something on the way, or the server, cannot take a ClientHello of two segments", m.hello, failed.Text, again.hello))
@@ -161,7 +163,7 @@ func (p *Prober) fallBack(ctx context.Context, r *Report, m *meeting, failed *Fa
 	if asFailure(err).Kind == Silent { // it would be as silent a third time
 		return m, failed
 	}
-	again, err = p.meet(ctx, offer{groups: classic(), min: tls.VersionTLS10, max: tls.VersionTLS11, tickets: maxTickets})
+	again, err = p.meet(ctx, offer{groups: classic(), min: tls.VersionTLS10, max: tls.VersionTLS11, tickets: maxTickets, record: true})
 	if err == nil {
 		r.Notes = append(r.Notes, "only old versions are spoken, which Warmwire does not use: "+failed.Text)
 		return again, nil
@@ -169,15 +171,20 @@ func (p *Prober) fallBack(ctx context.Context, r *Report, m *meeting, failed *Fa
 	return m, failed
 }
 
+// countTickets counts what the server sent. crypto/tls may keep fewer: it throws
+// away those without a lifetime.
 func countTickets(m *meeting) *Tickets {
-	t := &Tickets{Count: len(m.sessions)}
-	for _, cs := range m.sessions {
-		if d, ok := lifetime(cs); ok && (t.Lifetime == nil || d.Seconds() < *t.Lifetime) {
-			s := d.Seconds()
+	t := &Tickets{Count: max(len(m.tickets), len(m.sessions))}
+	for _, one := range m.tickets {
+		t.Bytes = max(t.Bytes, one.bytes)
+		if s := one.lifetime.Seconds(); s > 0 && (t.Lifetime == nil || s < *t.Lifetime) {
 			t.Lifetime = &s
 		}
+		if n := one.earlyData; m.state.Version == tls.VersionTLS13 && (t.EarlyData == nil || n < *t.EarlyData) {
+			t.EarlyData = &n
+		}
 	}
-	if m.after != nil && len(m.sessions) == 0 {
+	if m.after != nil && t.Count == 0 {
 		t.Failure = &Failure{Closed, "the server ends the connection: " + m.after.Error(), m.after}
 	}
 	return t
