@@ -44,7 +44,7 @@ type Config struct {
 	// of Resolvers that have no address. None means the system's.
 	Bootstrap []netip.Addr
 
-	Roots    *x509.CertPool         // for encrypted resolvers; nil means the system's
+	Roots    func() *x509.CertPool  // for encrypted resolvers, asked for each connection; nil means the system's
 	Sessions tls.ClientSessionCache // TLS sessions with them to resume; nil means none
 	// Dial connects to a resolver; nil means a net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)

@@ -93,7 +93,7 @@ func runProgram(t *testing.T, ports []int, program string, args ...string) (stop
 }
 
 // certificate writes a certificate of 127.0.0.1 and its key.
-func certificate(t *testing.T, dir string) (roots *x509.CertPool, cert, key string) {
+func certificate(t *testing.T, dir string) (roots func() *x509.CertPool, cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -116,19 +116,19 @@ func certificate(t *testing.T, dir string) (roots *x509.CertPool, cert, key stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	roots = x509.NewCertPool()
-	roots.AddCert(leaf)
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
 	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	writeFile(t, cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
 	writeFile(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})))
-	return roots, cert, key
+	return func() *x509.CertPool { return pool }, cert, key
 }
 
 // A realResolver is a program that is not ours, with a zone of ours.
 type realResolver struct {
 	ways  []string
 	udp   int // port
-	roots *x509.CertPool
+	roots func() *x509.CertPool
 	stop  func()
 }
 

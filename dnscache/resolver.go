@@ -158,7 +158,7 @@ func (r *Resolver) open(text string) (*server, error) {
 		return nil, err
 	}
 	x, err := r.seams.open(spec, exchange.Config{
-		Dial: r.cfg.Dial, RootCAs: r.cfg.Roots, Sessions: r.cfg.Sessions, Bootstrap: r.boot.lookup, Retransmit: retransmit,
+		Dial: r.cfg.Dial, Roots: r.cfg.Roots, Sessions: r.cfg.Sessions, Bootstrap: r.boot.lookup, Retransmit: retransmit,
 	})
 	if err != nil {
 		return nil, err

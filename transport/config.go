@@ -6,18 +6,17 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
 	"time"
 
-	_ "golang.org/x/crypto/x509roots/fallback" // a scratch image has no roots: these serve where the system has none
-
 	"github.com/quic-go/quic-go"
 
 	"github.com/warmwire/warmwire/heartbeat"
+	"github.com/warmwire/warmwire/tlspool"
+	"github.com/warmwire/warmwire/tlspool/trust"
 	"github.com/warmwire/warmwire/transport/h2"
 )
 
@@ -28,9 +27,14 @@ type Config struct {
 	TLSHandshake   time.Duration
 	RequestWrite   time.Duration // an upload of which nothing is taken; 0 = none
 	ResponseHeader time.Duration // sent request to final head; 0 = none
-	ExtraRoots     []byte        // PEM, added to the system's
-	ClientCert     *tls.Certificate
-	MinVersion     uint16 // 0 = TLS 1.2
+
+	Trust      *trust.Verifier   // whom a certificate is checked against; nil = the system's roots
+	ClientCert *trust.ClientCert // ours; nil = none
+	MinVersion uint16            // 0 = TLS 1.2
+	Sessions   *tlspool.Store    // to resume, may be shared; nil = an own one
+	// ECH returns the ECHConfigList (RFC 9849) for addr, host:port, nil if there is none;
+	// nil = it is not used. It must not take long.
+	ECH func(ctx context.Context, addr string) []byte
 
 	Class     h2.Class // of its requests
 	Pool      Pool
@@ -46,7 +50,7 @@ type Config struct {
 	HTTP3   *HTTP3 // nil: TCP only
 	QlogDir string // where connections over QUIC are traced; "" = nowhere
 
-	OnHandshake func(resumed bool, err error)
+	OnHandshake func(Handshake)
 	OnConn      func(delta int, protocol string)
 	OnVerdict   func(verdict string) // a new one on a connection: alive, thinking, doubtful, path_down, dead_flow
 }
@@ -76,8 +80,7 @@ type Transport struct {
 	dialRaw DialFunc
 	tcp     []string // of the protocols, those over TCP
 
-	quicSessions tls.ClientSessionCache
-	quicTokens   quic.TokenStore
+	quicTokens quic.TokenStore
 
 	mu      sync.Mutex // guards origins and closed
 	closed  bool
@@ -106,20 +109,16 @@ func New(dial DialFunc, cfg Config) (*Transport, error) {
 	if len(t.tcp) == 0 {
 		return nil, errors.New("transport: h3 needs h2 or http/1.1 beside it: a network may drop UDP")
 	}
-	t.newQUICState()
-	t.tls = &tls.Config{MinVersion: cmp.Or(cfg.MinVersion, tls.VersionTLS12), ClientSessionCache: tls.NewLRUClientSessionCache(64)}
-	if len(cfg.ExtraRoots) > 0 {
-		roots, err := x509.SystemCertPool()
-		if err != nil {
-			roots = x509.NewCertPool()
+	t.quicTokens = quic.NewLRUTokenStore(64, 4)
+	t.tls = &tls.Config{MinVersion: cmp.Or(cfg.MinVersion, tls.VersionTLS12)}
+	if t.cfg.Trust == nil {
+		var err error
+		if t.cfg.Trust, err = trust.New(trust.Config{}); err != nil {
+			return nil, err
 		}
-		if !roots.AppendCertsFromPEM(cfg.ExtraRoots) {
-			return nil, errors.New("transport: the extra roots hold no PEM certificate")
-		}
-		t.tls.RootCAs = roots
 	}
-	if cfg.ClientCert != nil {
-		t.tls.Certificates = []tls.Certificate{*cfg.ClientCert}
+	if t.cfg.Sessions == nil {
+		t.cfg.Sessions = tlspool.New(tlspool.Config{})
 	}
 	return t, nil
 }

@@ -110,7 +110,7 @@ func TestUnprocessedHTTP2RequestMoves(t *testing.T) {
 				if tt.body != "" {
 					body = bytes.NewReader([]byte(tt.body))
 				}
-				resp, err := newTransport(t, transport.Config{ExtraRoots: roots}).RoundTrip(request(t, tt.method, base, "/", body))
+				resp, err := newTransport(t, transport.Config{Trust: trusting(t, roots)}).RoundTrip(request(t, tt.method, base, "/", body))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -128,7 +128,7 @@ func TestUnansweredHTTP2RequestIsNotSentTwice(t *testing.T) {
 			arrived.Add(1)
 			return false
 		})
-		_, err := newTransport(t, transport.Config{ExtraRoots: roots}).RoundTrip(request(t, method, base, "/", nil))
+		_, err := newTransport(t, transport.Config{Trust: trusting(t, roots)}).RoundTrip(request(t, method, base, "/", nil))
 		if c, sent := code(t, err); c != "upstream_closed" || !sent || arrived.Load() != 1 {
 			t.Errorf("%s: code %s, sent %v, arrived %d times", method, c, sent, arrived.Load())
 		}
@@ -225,7 +225,7 @@ func TestMissingClientCertificateIsTLSTrouble(t *testing.T) {
 	srv.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
-	_, err := newTransport(t, transport.Config{ExtraRoots: pemOf(srv)}).RoundTrip(request(t, http.MethodGet, srv.URL, "/", nil))
+	_, err := newTransport(t, transport.Config{Trust: trusting(t, pemOf(srv))}).RoundTrip(request(t, http.MethodGet, srv.URL, "/", nil))
 	if c, _ := code(t, err); c != "upstream_tls_failed" || !strings.Contains(err.Error(), "tls.client_cert") {
 		t.Errorf("code %s: %v", c, err)
 	}

@@ -5,14 +5,13 @@ package transport
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"strings"
 	"time"
 
+	"github.com/warmwire/warmwire/tlspool/trust"
 	"github.com/warmwire/warmwire/transport/fault"
 )
 
@@ -31,52 +30,24 @@ type typed interface {
 // tlsError names what is wrong with a handshake, in words to act on.
 func tlsError(host string, err error, handshake time.Duration) *Error {
 	e := &Error{In: "tls", Kind: "upstream_tls_failed", Err: fmt.Errorf("TLS handshake with %s: %w", host, err)}
-	var unknown x509.UnknownAuthorityError
-	var name x509.HostnameError
-	var invalid x509.CertificateInvalidError
+	var untrusted *trust.Error
 	var record tls.RecordHeaderError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		e.Kind, e.Expired, e.Limit = "upstream_tls_timeout", true, "timeouts.tls_handshake"
 		e.Err = fmt.Errorf("TLS handshake with %s took longer than %v", host, handshake)
-	case errors.As(err, &unknown):
-		e.Kind = "upstream_tls_untrusted"
-		e.Err = fmt.Errorf("certificate of %s: %w%s; the system's roots and tls.ca_file were asked: "+
-			"the server may not send its intermediate certificate, or tls.ca_file must name the CA that signed it", host, err, issuerOf(unknown.Cert))
-	case errors.As(err, &name):
-		e.Kind = "upstream_tls_wrong_name"
-		e.Err = fmt.Errorf("certificate of %s is for %s: check the upstream's url; a network login page?", host, namesOf(name.Certificate))
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		e.Kind = "upstream_tls_expired"
-		e.Err = fmt.Errorf("certificate of %s is valid from %s to %s only: check the server, and this machine's clock", host,
-			invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
-	case errors.As(err, &invalid):
-		e.Kind = "upstream_tls_untrusted"
+	case errors.As(err, &untrusted):
+		e.Kind, e.Err = "upstream_tls_untrusted", err
+		switch untrusted.Reason {
+		case trust.WrongName:
+			e.Kind = "upstream_tls_wrong_name"
+		case trust.Expired, trust.NotYetValid:
+			e.Kind = "upstream_tls_expired"
+		}
 	case errors.As(err, &record):
 		e.Err = fmt.Errorf("%s does not speak TLS on this port: is the upstream's url http:// instead?", host)
 	}
 	return e
-}
-
-func issuerOf(c *x509.Certificate) string {
-	if c == nil {
-		return ""
-	}
-	return fmt.Sprintf(" (issuer %q)", c.Issuer.String())
-}
-
-func namesOf(c *x509.Certificate) string {
-	names := append([]string(nil), c.DNSNames...)
-	for _, ip := range c.IPAddresses {
-		names = append(names, ip.String())
-	}
-	if len(names) == 0 {
-		return "no name at all"
-	}
-	if len(names) > 5 {
-		names = append(names[:5], "…")
-	}
-	return strings.Join(names, ", ")
 }
 
 // classify makes an error of the way out one that says its phase and code. The

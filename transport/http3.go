@@ -16,8 +16,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quic-go/quic-go"
-
 	"github.com/warmwire/warmwire/transport/h3"
 	"github.com/warmwire/warmwire/transport/h3/altsvc"
 	"github.com/warmwire/warmwire/transport/pool"
@@ -271,8 +269,8 @@ func (o *origin) dialQUIC(ctx context.Context, addr netip.AddrPort, changed func
 	f := &flow{quic: true, wake: make(chan struct{}, 1), answered: func() {
 		o.t.cfg.HTTP3.Offers.Worked(time.Now(), o.key)
 	}}
-	cfg := o.t.tls.Clone()
-	cfg.ServerName, cfg.ClientSessionCache = o.host, o.t.quicSessions // those of TCP are not for QUIC
+	cfg, session := o.tlsConfig(nil, true, false)
+	begun := time.Now()
 	class := h3.Class(o.t.cfg.Class)
 	c, err := o.t.cfg.HTTP3.Endpoint.Dial(ctx, addr, h3.Config{
 		TLS: cfg, Tokens: o.t.quicTokens, HandshakeTimeout: o.t.cfg.TLSHandshake, MaxStreams: o.t.cfg.Pool.MaxStreams,
@@ -283,12 +281,12 @@ func (o *origin) dialQUIC(ctx context.Context, addr netip.AddrPort, changed func
 		},
 	})
 	if err != nil {
+		settle(session, tls.ConnectionState{}, err, context.Cause(ctx))
 		return nil, err
 	}
 	f.clientConn = c
-	if o.t.cfg.OnHandshake != nil {
-		o.t.cfg.OnHandshake(c.Stats().Resumed, nil)
-	}
+	settle(session, c.TLS(), nil, nil)
+	o.t.handshaken(c.Stats().Resumed, false, time.Since(begun), nil)
 	if o.t.cfg.OnConn != nil {
 		o.t.cfg.OnConn(1, "h3")
 	}
@@ -302,10 +300,4 @@ func (o *origin) dialQUIC(ctx context.Context, addr netip.AddrPort, changed func
 		}
 	})
 	return f, nil
-}
-
-// newQUICState makes what HTTP/3 keeps between connections.
-func (t *Transport) newQUICState() {
-	t.quicSessions = tls.NewLRUClientSessionCache(64)
-	t.quicTokens = quic.NewLRUTokenStore(64, 4)
 }

@@ -102,7 +102,7 @@ func ask(t *testing.T, tr *transport.Transport, base string) string {
 func TestHTTP3IsLearned(t *testing.T) {
 	w := newTwoWays(t, true)
 	shared := newHTTP3(t)
-	tr := newTransport(t, transport.Config{Protocols: []string{"h2", "h3"}, ExtraRoots: w.roots, HTTP3: shared})
+	tr := newTransport(t, transport.Config{Protocols: []string{"h2", "h3"}, Trust: trusting(t, w.roots), HTTP3: shared})
 	t.Cleanup(tr.Close)
 	if got := ask(t, tr, w.url); got != "HTTP/2.0" {
 		t.Fatalf("before the offer: %s", got)
@@ -113,7 +113,7 @@ func TestHTTP3IsLearned(t *testing.T) {
 			t.Errorf("after the offer: %s", got)
 		}
 	}
-	plain := newTransport(t, transport.Config{Protocols: []string{"h2"}, ExtraRoots: w.roots, HTTP3: shared})
+	plain := newTransport(t, transport.Config{Protocols: []string{"h2"}, Trust: trusting(t, w.roots), HTTP3: shared})
 	t.Cleanup(plain.Close)
 	if got := ask(t, plain, w.url); got != "HTTP/2.0" {
 		t.Errorf("where h3 is not allowed: %s", got)
@@ -124,7 +124,7 @@ func TestHTTP3IsLearned(t *testing.T) {
 func TestHTTP3ThatDoesNotPass(t *testing.T) {
 	w := newTwoWays(t, false)
 	shared := newHTTP3(t)
-	tr := newTransport(t, transport.Config{Protocols: []string{"h2", "h3"}, ExtraRoots: w.roots, HTTP3: shared, TLSHandshake: 2 * time.Second})
+	tr := newTransport(t, transport.Config{Protocols: []string{"h2", "h3"}, Trust: trusting(t, w.roots), HTTP3: shared, TLSHandshake: 2 * time.Second})
 	t.Cleanup(tr.Close)
 	_ = ask(t, tr, w.url)
 	tr.CloseIdleConnections()
@@ -142,12 +142,12 @@ func TestHTTP3ThatDoesNotPass(t *testing.T) {
 func TestCloseDuringARace(t *testing.T) {
 	w := newTwoWays(t, true)
 	shared := newHTTP3(t)
-	learned := newTransport(t, transport.Config{Protocols: []string{"h2", "h3"}, ExtraRoots: w.roots, HTTP3: shared})
+	learned := newTransport(t, transport.Config{Protocols: []string{"h2", "h3"}, Trust: trusting(t, w.roots), HTTP3: shared})
 	_ = ask(t, learned, w.url)
 	learned.Close()
 	var open atomic.Int64
 	for i := range 60 {
-		tr := newTransport(t, transport.Config{Protocols: []string{"h2", "h3"}, ExtraRoots: w.roots, HTTP3: shared,
+		tr := newTransport(t, transport.Config{Protocols: []string{"h2", "h3"}, Trust: trusting(t, w.roots), HTTP3: shared,
 			OnConn: func(delta int, _ string) { open.Add(int64(delta)) }})
 		asked := make(chan struct{})
 		go func() {
@@ -172,7 +172,7 @@ func TestHTTP3KeepsToTheWay(t *testing.T) {
 	shared := newHTTP3(t)
 	_, port, _ := net.SplitHostPort(w.udp.LocalAddr().String())
 	shared.Direct = func(addr string) bool { return addr != "127.0.0.1:"+port }
-	tr := newTransport(t, transport.Config{Protocols: []string{"h2", "h3"}, ExtraRoots: w.roots, HTTP3: shared})
+	tr := newTransport(t, transport.Config{Protocols: []string{"h2", "h3"}, Trust: trusting(t, w.roots), HTTP3: shared})
 	t.Cleanup(tr.Close)
 	for range 3 {
 		if got := ask(t, tr, w.url); got != "HTTP/2.0" {

@@ -57,7 +57,7 @@ func TestWrongNameAsksElsewhere(t *testing.T) {
 				}
 				return new(net.Dialer).DialContext(ctx, network, to.String())
 			}
-			tr, err := transport.New(dial, transport.Config{ExtraRoots: roots,
+			tr, err := transport.New(dial, transport.Config{Trust: trusting(t, roots),
 				Distrust: func(_ context.Context, addr string) bool {
 					if addr != "192.0.2.9:443" {
 						t.Errorf("distrusted: %s", addr)

@@ -11,7 +11,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -175,41 +174,47 @@ func (o *origin) openTCP(ctx context.Context, h1Only bool, changed func()) (pool
 
 // connect opens a connection and agrees with the peer on a protocol.
 func (o *origin) connect(ctx context.Context, h1Only bool) (*socket, net.Conn, string, error) {
-	return o.connectOnce(ctx, h1Only, true)
+	return (&opening{o: o, h1Only: h1Only}).run(ctx)
 }
 
-// connectOnce tries again if again is set and names can be asked for anew.
-func (o *origin) connectOnce(ctx context.Context, h1Only, again bool) (*socket, net.Conn, string, error) {
+// run makes attempts until one succeeds or no other can.
+func (op *opening) run(ctx context.Context) (*socket, net.Conn, string, error) {
+	for {
+		s, nc, protocol, offered, err := op.once(ctx)
+		if err == nil || !op.again(ctx, err, offered) {
+			return s, nc, protocol, err
+		}
+	}
+}
+
+// once makes one attempt. offered says whether a TLS session was offered.
+func (op *opening) once(ctx context.Context) (s *socket, nc net.Conn, protocol string, offered bool, err error) {
+	o := op.o
 	c, err := o.t.dialRaw(ctx, "tcp", o.addr)
 	if err != nil {
-		return nil, nil, "", err
+		return nil, nil, "", false, err
 	}
-	s := &socket{Conn: c, onClose: func() {}}
-	var nc net.Conn = s
-	protocol := "http/1.1"
+	s = &socket{Conn: c, onClose: func() {}}
+	nc, protocol = s, "http/1.1"
 	if o.secure {
-		tc, err := o.handshake(ctx, s, h1Only)
-		if err != nil {
+		var tc *tls.Conn
+		if tc, offered, err = op.handshake(ctx, s); err != nil {
 			_ = s.Close()
-			var wrong *Error
-			if again && errors.As(err, &wrong) && wrong.Kind == "upstream_tls_wrong_name" && o.t.cfg.Distrust != nil && o.t.cfg.Distrust(ctx, o.addr) {
-				return o.connectOnce(ctx, h1Only, false)
-			}
-			return nil, nil, "", err
+			return nil, nil, "", offered, err
 		}
 		o.proved(c)
 		nc = tc
 		if tc.ConnectionState().NegotiatedProtocol == "h2" {
 			protocol = "h2"
 		}
-	} else if !h1Only && !slices.Contains(o.t.tcp, "http/1.1") {
+	} else if !op.h1Only && !slices.Contains(o.t.tcp, "http/1.1") {
 		protocol = "h2" // with prior knowledge (RFC 9113 §3.3)
 	}
 	if o.t.cfg.OnConn != nil {
 		o.t.cfg.OnConn(1, protocol)
 		s.onClose = func() { o.t.cfg.OnConn(-1, protocol) }
 	}
-	return s, nc, protocol, nil
+	return s, nc, protocol, offered, nil
 }
 
 // proved tells whose certificate was right.
@@ -220,37 +225,6 @@ func (o *origin) proved(c net.Conn) {
 	if at, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil {
 		o.t.cfg.OnPeer(o.addr, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()))
 	}
-}
-
-// handshake makes TLS of a connection, within the limit.
-func (o *origin) handshake(ctx context.Context, c net.Conn, h1Only bool) (*tls.Conn, error) {
-	cfg := o.t.tls.Clone()
-	cfg.ServerName, cfg.NextProtos = o.host, o.t.tcp
-	if h1Only {
-		cfg.NextProtos = []string{"http/1.1"}
-	}
-	limited, cancel := context.WithTimeout(ctx, o.t.cfg.TLSHandshake)
-	defer cancel()
-	trace := httptrace.ContextClientTrace(ctx)
-	if trace != nil && trace.TLSHandshakeStart != nil {
-		trace.TLSHandshakeStart()
-	}
-	tc := tls.Client(c, cfg)
-	err := tc.HandshakeContext(limited)
-	state := tc.ConnectionState()
-	if trace != nil && trace.TLSHandshakeDone != nil {
-		trace.TLSHandshakeDone(state, err)
-	}
-	if o.t.cfg.OnHandshake != nil && ctx.Err() == nil { // one that is not wanted any more has not failed
-		o.t.cfg.OnHandshake(state.DidResume, err)
-	}
-	if err == nil {
-		return tc, nil
-	}
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	return nil, tlsError(o.addr, err, o.t.cfg.TLSHandshake)
 }
 
 // opens says whether the path carries a new connection now.

@@ -58,7 +58,7 @@ func newFar(t *testing.T, h2 bool, cfg netlab.Config, handler http.HandlerFunc) 
 		s.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
 		s.StartTLS()
 		f.url = "https" + f.url[len("http"):]
-		tc.ExtraRoots = roots
+		tc.Trust = trusting(t, roots)
 	} else {
 		s.Start()
 	}

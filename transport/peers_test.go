@@ -163,13 +163,16 @@ func runAs() string {
 }
 
 // newSite makes the files of a site, for 127.0.0.1.
-func newSite(t testing.TB, backend string) site {
+func newSite(t testing.TB, backend string) site { return newSiteOf(t, backend, "front") }
+
+// newSiteOf is as newSite, with a subject and further names.
+func newSiteOf(t testing.TB, backend, subject string, names ...string) site {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "front"},
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: subject}, DNSNames: names,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
@@ -309,7 +312,7 @@ func TestServersOfOtherPeople(t *testing.T) {
 			}
 			for _, protocol := range protocols {
 				t.Run(protocol, func(t *testing.T) {
-					cfg := transport.Config{Protocols: []string{protocol}, ExtraRoots: s.roots}
+					cfg := transport.Config{Protocols: []string{protocol}, Trust: trusting(t, s.roots)}
 					if protocol == "h3" {
 						cfg.Protocols, cfg.HTTP3 = []string{"h3", "h2"}, newHTTP3(t)
 					}

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmwire/warmwire/tlspool/trust"
 	"github.com/warmwire/warmwire/transport"
 	"github.com/warmwire/warmwire/transport/dial"
 )
@@ -53,6 +54,19 @@ func upstream(t testing.TB, serve func(n int, c *net.TCPConn, in *bufio.Reader))
 		conns.Wait()
 	})
 	return ln.Addr().String()
+}
+
+// systemRoots are read once for all tests.
+var systemRoots = sync.OnceValue(func() *trust.Store { return trust.NewStore(nil) })
+
+// trusting trusts the CAs of pem besides the system's.
+func trusting(t testing.TB, pem []byte) *trust.Verifier {
+	t.Helper()
+	v, err := trust.New(trust.Config{CA: pem, Store: systemRoots()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
 }
 
 func newTransport(t testing.TB, cfg transport.Config) *transport.Transport {
@@ -126,7 +140,7 @@ func TestRawTargetGoesOutOctetForOctet(t *testing.T) {
 	h2.EnableHTTP2 = true
 	h2.StartTLS()
 	t.Cleanup(h2.Close)
-	tr := newTransport(t, transport.Config{ExtraRoots: pemOf(h2)})
+	tr := newTransport(t, transport.Config{Trust: trusting(t, pemOf(h2))})
 	for _, target := range targets {
 		method := http.MethodGet
 		if target == "*" {
@@ -476,7 +490,7 @@ func TestTLSTroubleIsNamed(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := newTransport(t, transport.Config{ExtraRoots: tt.roots}).RoundTrip(request(t, http.MethodGet, tt.url, "/", nil))
+			_, err := newTransport(t, transport.Config{Trust: trusting(t, tt.roots)}).RoundTrip(request(t, http.MethodGet, tt.url, "/", nil))
 			if c, sent := code(t, err); c != tt.code || sent {
 				t.Errorf("code %s sent %v (%v), want %s", c, sent, err, tt.code)
 			}

@@ -59,7 +59,7 @@ exit code is 1 if no resolver knows a host or its certificate does not verify.`,
 				return err
 			}
 			cfg.DNS.CacheFile = "" // the running Warmwire's
-			r, err := sidecar.Resolver(cfg, dnscache.Config{})
+			r, err := sidecar.Resolver(cfg, dnscache.Config{}, nil)
 			if err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 
 	"github.com/spf13/cobra"
+	_ "golang.org/x/crypto/x509roots/fallback" // a scratch image has no roots: these serve measure and doctor there
 
 	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/internal/netlab"

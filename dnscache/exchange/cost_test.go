@@ -42,7 +42,7 @@ func TestQuestionsCostOneRoundTrip(t *testing.T) {
 					}
 					return l
 				})
-				x := open(t, tt.spec, Config{Dial: mem.Dial, RootCAs: id.roots})
+				x := open(t, tt.spec, Config{Dial: mem.Dial, Roots: id.roots})
 				for i, want := range []time.Duration{tt.cold, rtt, rtt} {
 					start := time.Now()
 					ask(t, x, "a.test", "192.0.2.1")
@@ -107,7 +107,7 @@ func BenchmarkExchange(b *testing.B) {
 			name += ", GET"
 		}
 		b.Run(name, func(b *testing.B) {
-			x := open(b, spec, Config{RootCAs: id.roots})
+			x := open(b, spec, Config{Roots: id.roots})
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, err := x.Exchange(b.Context(), Question{Name: "a.test", Type: TypeA}); err != nil {

@@ -149,9 +149,11 @@ func (d *dialer) tlsConfig(protocols []string) *tls.Config {
 	cfg := &tls.Config{
 		ServerName:         d.spec.Host,
 		MinVersion:         tls.VersionTLS12,
-		RootCAs:            d.cfg.RootCAs,
 		ClientSessionCache: d.cfg.Sessions,
 		NextProtos:         protocols,
+	}
+	if d.cfg.Roots != nil {
+		cfg.RootCAs = d.cfg.Roots()
 	}
 	if len(d.spec.Pins) > 0 {
 		// The pin takes the place of name and issuer (RFC 8310 §8.2); unlike

@@ -54,7 +54,7 @@ func serveWebAs(t *testing.T, server *http.Server, protocols ...string) (*web, C
 		_ = server.Close()
 		running.Wait()
 	})
-	cfg := Config{RootCAs: id.roots, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	cfg := Config{Roots: id.roots, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		n := int(w.dials.Add(1))
 		conn, err := mem.Dial(ctx, network, addr)
 		if err != nil {

@@ -42,7 +42,7 @@ type Config struct {
 	// Nil means that such a resolver is an error.
 	Bootstrap func(ctx context.Context, host string) ([]netip.Addr, error)
 
-	RootCAs  *x509.CertPool         // nil means the system's
+	Roots    func() *x509.CertPool  // asked for each connection; nil means the system's
 	Sessions tls.ClientSessionCache // TLS sessions to resume; nil means none
 
 	Timeout     time.Duration // for one question with all its repetitions; 0 means 5 s

@@ -204,7 +204,7 @@ func serve(t testing.TB, l net.Listener, handle func(n int, p *peer)) {
 // An identity is a server's certificate and what its clients need to know.
 type identity struct {
 	tls   tls.Certificate
-	roots *x509.CertPool
+	roots func() *x509.CertPool
 	pin   string
 	pem   [2][]byte // certificate and key, in DER
 }
@@ -251,7 +251,7 @@ func newIdentity(t testing.TB, hosts ...string) identity {
 	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 	return identity{
 		tls:   tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: cert},
-		roots: roots,
+		roots: func() *x509.CertPool { return roots },
 		pin:   base64.StdEncoding.EncodeToString(sum[:]),
 		pem:   [2][]byte{der, keyDER},
 	}

@@ -183,7 +183,7 @@ remote-control:
 		udp:   fmt.Sprintf("udp://127.0.0.1:%d", ports[0]),
 		tls:   fmt.Sprintf("tls://dns.example@127.0.0.1:%d", ports[1]),
 		https: fmt.Sprintf("https://dns.example@127.0.0.1:%d/dns-query", ports[2]),
-		roots: Config{RootCAs: id.roots, Retransmit: 500 * time.Millisecond},
+		roots: Config{Roots: id.roots, Retransmit: 500 * time.Millisecond},
 		stop:  stop,
 	}
 }
@@ -210,7 +210,7 @@ policy.add(policy.all(policy.STUB('%[6]s')))
 		udp:   fmt.Sprintf("udp://127.0.0.1:%d", ports[0]),
 		tls:   fmt.Sprintf("tls://dns.example@127.0.0.1:%d", ports[1]),
 		https: fmt.Sprintf("https://dns.example@127.0.0.1:%d/dns-query", ports[2]),
-		roots: Config{RootCAs: id.roots, Retransmit: 500 * time.Millisecond},
+		roots: Config{Roots: id.roots, Retransmit: 500 * time.Millisecond},
 		stop:  stop,
 	}
 }

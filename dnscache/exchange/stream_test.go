@@ -513,7 +513,7 @@ func tlsServer(t *testing.T, id identity, handle func(n int, p *peer, state tls.
 			handle(n, &peer{Conn: conn, r: bufio.NewReader(conn)}, conn.ConnectionState())
 		}
 	})
-	cfg.RootCAs = id.roots
+	cfg.Roots = id.roots
 	return cfg
 }
 
@@ -562,7 +562,7 @@ func TestTLSVerifiesTheServer(t *testing.T) {
 				id := newIdentity(t, tt.host)
 				cfg := tlsServer(t, id, func(n int, p *peer, _ tls.ConnectionState) { answerAll(t, n, p) })
 				if !tt.trusted {
-					cfg.RootCAs = newIdentity(t, tt.host).roots
+					cfg.Roots = newIdentity(t, tt.host).roots
 				}
 				x := open(t, strings.Replace(tt.spec, "PIN", id.pin, 1), cfg)
 				got, err := x.Exchange(t.Context(), Question{Name: "a.test", Type: TypeA})

@@ -37,10 +37,14 @@ type Config struct {
 
 	Ready   func() error // nil error = requests are taken; it is shown, so it holds no secret
 	Metrics http.Handler
-	Status  func() any        // marshalled as JSON
-	Reload  func() error      // may take its time; the error is shown to the caller; nil = there is nothing to reload (501)
-	Flush   func(name string) // forgets what DNS said of a name; "" = of all; nil = 501
-	Quit    func()            // begins the drain and returns
+	Status  func() any   // marshalled as JSON
+	Reload  func() error // may take its time; the error is shown to the caller; nil = there is nothing to reload (501)
+	// FlushDNS forgets what DNS said of a name; "" = of all; nil = 501.
+	FlushDNS func(name string)
+	// FlushTLS forgets the TLS sessions with a server, "" = with all, and returns how
+	// many; nil = 501.
+	FlushTLS func(name string) int
+	Quit     func() // begins the drain and returns
 }
 
 // An Admin serves the admin listener.
@@ -74,7 +78,8 @@ func New(cfg Config) (*Admin, error) {
 		"/readyz":       {http.MethodGet, true, a.readyz},
 		"/metrics":      {http.MethodGet, false, cfg.Metrics.ServeHTTP},
 		"/v1/status":    {http.MethodGet, false, a.status},
-		"/v1/dns/flush": {http.MethodPost, false, a.flush},
+		"/v1/dns/flush": {http.MethodPost, false, a.flushDNS},
+		"/v1/tls/flush": {http.MethodPost, false, a.flushTLS},
 		"/v1/reload":    {http.MethodPost, false, a.reload},
 		"/v1/quit":      {http.MethodPost, false, a.quit},
 	}

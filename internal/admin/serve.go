@@ -11,6 +11,7 @@ GET  /readyz      200 when requests are taken, else 503 and the reason
 GET  /metrics     metrics in the Prometheus formats
 GET  /v1/status   JSON
 POST /v1/dns/flush   forget what DNS said of ?name=HOST, or of all names
+POST /v1/tls/flush   forget the TLS sessions with ?name=HOST, or with all
 POST /v1/reload   read the configuration again
 POST /v1/quit     drain and exit
 
@@ -54,15 +55,24 @@ func (a *Admin) reload(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]string{"status": "reloaded"})
 }
 
-// flush takes the name from the query, as calls have no body.
-func (a *Admin) flush(w http.ResponseWriter, r *http.Request) {
-	if a.cfg.Flush == nil {
+// flushDNS takes the name from the query, as calls have no body.
+func (a *Admin) flushDNS(w http.ResponseWriter, r *http.Request) {
+	if a.cfg.FlushDNS == nil {
 		(&refusal{http.StatusNotImplemented, "no_dns", "this Warmwire looks no names up"}).write(w)
 		return
 	}
 	name := r.URL.Query().Get("name")
-	a.cfg.Flush(name)
+	a.cfg.FlushDNS(name)
 	writeJSON(w, http.StatusOK, map[string]string{"status": "flushed", "name": name})
+}
+
+func (a *Admin) flushTLS(w http.ResponseWriter, r *http.Request) {
+	if a.cfg.FlushTLS == nil {
+		(&refusal{http.StatusNotImplemented, "no_tls", "this Warmwire keeps no TLS sessions"}).write(w)
+		return
+	}
+	name := r.URL.Query().Get("name")
+	writeJSON(w, http.StatusOK, map[string]any{"status": "flushed", "name": name, "sessions": a.cfg.FlushTLS(name)})
 }
 
 // quit sends its answer before the drain begins, because the drain may be over

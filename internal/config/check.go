@@ -308,8 +308,16 @@ func (c *checker) files(u Upstream) {
 		line, key := c.origin(u.Name, "tls.client_cert")
 		c.addf(line, key, "tls.client_cert and tls.client_key go together: set both")
 	}
+	if u.TLS.CAOnly && u.TLS.CAFile == "" {
+		line, key := c.origin(u.Name, "tls.ca_only")
+		c.addf(line, key, "tls.ca_only without tls.ca_file trusts nobody: set tls.ca_file")
+	}
+	if u.TLS.PinsReportOnly && len(u.TLS.Pins) == 0 {
+		line, key := c.origin(u.Name, "tls.pins_report_only")
+		c.addf(line, key, "tls.pins_report_only without tls.pins does nothing: set tls.pins")
+	}
 	for _, f := range []struct{ key, path string }{
-		{"tls.ca_file", u.TLS.CAFile}, {"tls.client_cert", u.TLS.ClientCert}, {"tls.client_key", u.TLS.ClientKey},
+		{"tls.ca_file", u.TLS.CAFile}, {"tls.intermediates_file", u.TLS.IntermediatesFile}, {"tls.client_cert", u.TLS.ClientCert}, {"tls.client_key", u.TLS.ClientKey},
 	} {
 		if f.path == "" {
 			continue

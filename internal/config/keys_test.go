@@ -32,6 +32,7 @@ func leaves(v reflect.Value, path string, visit func(path string, v reflect.Valu
 
 func keyName(field string) string {
 	for from, to := range map[string]string{"CAFile": "ca_file", "AllowUIDs": "allow_uids", "TLSHandshake": "tls_handshake", "TLS": "tls",
+		"CAOnly": "ca_only", "ECH": "ech",
 		"DNS": "dns", "MinTTL": "min_ttl", "URL": "url", "Headers": "headers.set", "MaxH1Connections": "max_h1_connections"} {
 		if field == from {
 			return to
@@ -97,6 +98,7 @@ dns:
   system_domains: [.corp.test]
   hosts_file: /etc/other
   listen: '127.0.0.1:5353'
+tls: {session_file: none, session_key: MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=}
 state_dir: /srv/w
 limits: {connections: 5, header: 8KiB, body: 1MiB, procs: 1}
 log: {level: debug, format: json, access: {sample: 0.5}}
@@ -115,7 +117,8 @@ upstreams:
     priority: batch
     pool: {warm: 2, max_connections: 3, max_h1_connections: 4, max_streams: 5, idle_timeout: 6s, queue_timeout: 7s}
     error_event: true
-    tls: {ca_file: %[1]q, client_cert: %[1]q, client_key: %[1]q, min_version: 1.3}
+    tls: {ca_file: %[1]q, client_cert: %[1]q, client_key: %[1]q, min_version: 1.3, ca_only: true, intermediates_file: %[1]q,
+      pins: [sha256/AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=], pins_report_only: true, ech: auto}
   ollama: {disabled: true}
 `
 
@@ -186,7 +189,7 @@ func TestWhatIsShownIsWhatApplies(t *testing.T) {
 		})
 	}
 	cfg := loadFull(t)
-	cfg.Listen.Token, cfg.ParentProxy = hidden, "http://hidden@p.test:3128"
+	cfg.Listen.Token, cfg.TLS.SessionKey, cfg.ParentProxy = hidden, hidden, "http://hidden@p.test:3128"
 	named(cfg, "openai").Headers["X"] = hidden
 	sameAsShown(t, cfg)
 }
@@ -208,7 +211,7 @@ func TestMessagesHoldNoSecret(t *testing.T) {
 		"listen: {allow_uids: ['${KEY}']}\n", "defaults: {protocols: ['${KEY}']}\n", "parent_proxy: 'ftp://u:${KEY}@p'\n",
 		"no_proxy: ['http://u:s3cret@p:1']\n", "forward: {deny: ['u:s3cret@p']}\n", "listen: {allow_hosts: ['u:s3cret@h']}\n",
 		"listen: {allow_origins: ['https://u:s3cret@a.test']}\n", "upstreams: {mine: {url: 'https://u:s3cret@a.test'}}\n",
-		"upstreams: {openai: {headers: {set: {X: \"${KEY}\\n\"}}}}\n", "listen: {token: [s3cret]}\n", "listen: {token: 's3cret\n",
+		"upstreams: {openai: {headers: {set: {X: \"${KEY}\\n\"}}}}\n", "listen: {token: [s3cret]}\n", "tls: {session_key: '${KEY}'}\n", "listen: {token: 's3cret\n",
 	} {
 		_, _, err := Parse("f", []byte(file), env("KEY", "s3cret"))
 		if err == nil || strings.Contains(err.Error(), "s3cret") {

@@ -3,6 +3,7 @@
 package config
 
 import (
+	"encoding/base64"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -57,9 +58,27 @@ func (p *parser) resolve() (*Config, func(upstream, key string) (int, string)) {
 	case "none":
 		cfg.DNS.CacheFile = ""
 	}
+	cfg.TLS = p.sessions(str("tls.session_file"), str("tls.session_key"), cfg.StateDir)
 	cfg.DefaultTimeouts = p.timeouts("")
 	cfg.Upstreams = p.resolveUpstreams()
 	return cfg, p.origin
+}
+
+// sessions is where TLS sessions are kept.
+func (p *parser) sessions(file, key, stateDir string) Sessions {
+	s := Sessions{SessionFile: file, SessionKey: key}
+	switch file {
+	case "auto":
+		s.SessionFile = filepath.Join(stateDir, "tls.sessions")
+	case "none":
+		s.SessionFile = ""
+	}
+	if key != "" && key != hidden {
+		if raw, err := base64.StdEncoding.DecodeString(key); err != nil || len(raw) != 32 {
+			p.addf(p.values["tls.session_key"].line, "tls.session_key", "is not 32 bytes in base64: `openssl rand -base64 32` makes one")
+		}
+	}
+	return s
 }
 
 // stateDir is where state is kept if the file does not say.
@@ -109,7 +128,11 @@ func (p *parser) resolveUpstream(name string) (Upstream, bool) {
 		Pool: Pool{number(val("pool.warm").text), number(val("pool.max_connections").text), number(val("pool.max_h1_connections").text),
 			number(val("pool.max_streams").text), duration(val("pool.idle_timeout").text), duration(val("pool.queue_timeout").text)},
 		Timeouts: p.timeouts(name),
-		TLS:      TLS{val("tls.ca_file").text, val("tls.client_cert").text, val("tls.client_key").text, val("tls.min_version").text},
+		TLS: TLS{
+			CAFile: val("tls.ca_file").text, IntermediatesFile: val("tls.intermediates_file").text, CAOnly: val("tls.ca_only").text == "true",
+			Pins: val("tls.pins").list, PinsReportOnly: val("tls.pins_report_only").text == "true", ECH: val("tls.ech").text,
+			ClientCert: val("tls.client_cert").text, ClientKey: val("tls.client_key").text, MinVersion: val("tls.min_version").text,
+		},
 	}
 	raw, line := val("url").text, val("url").line
 	if raw == "" {

@@ -25,6 +25,7 @@ type Config struct {
 	ParentProxy     string // URL, or env; "" = none
 	NoProxy         []string
 	DNS             DNS
+	TLS             Sessions
 	StateDir        string
 	Limits          Limits
 	Log             Log
@@ -80,7 +81,20 @@ type Pool struct {
 }
 
 // TLS says whom an upstream's certificate is checked against, and who we are.
-type TLS struct{ CAFile, ClientCert, ClientKey, MinVersion string }
+type TLS struct {
+	CAFile, IntermediatesFile         string
+	CAOnly                            bool
+	Pins                              []string
+	PinsReportOnly                    bool
+	ClientCert, ClientKey, MinVersion string
+	ECH                               string // off or auto
+}
+
+// Sessions says where TLS sessions are kept.
+type Sessions struct {
+	SessionFile string // "" = in memory only
+	SessionKey  string // 32 bytes in base64; "" = one beside the file
+}
 
 // Forward is for hosts that are no upstream.
 type Forward struct {

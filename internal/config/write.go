@@ -106,8 +106,9 @@ func (c *Config) Show() []byte {
 			"url": u.URL.String(), "dialect": u.Dialect, "congestion_control": u.CongestionControl, "qlog_dir": u.QlogDir, "protocols": u.Protocols, "headers": map[string]any{"set": headers},
 			"error_event": u.ErrorEvent, "priority": u.Priority, "pool": u.Pool.show(),
 			"timeouts": u.Timeouts.show(),
-			"tls": map[string]string{"ca_file": u.TLS.CAFile, "client_cert": u.TLS.ClientCert, "client_key": u.TLS.ClientKey,
-				"min_version": u.TLS.MinVersion},
+			"tls": map[string]any{"ca_file": u.TLS.CAFile, "ca_only": u.TLS.CAOnly, "intermediates_file": u.TLS.IntermediatesFile,
+				"pins": u.TLS.Pins, "pins_report_only": u.TLS.PinsReportOnly, "ech": u.TLS.ECH,
+				"client_cert": u.TLS.ClientCert, "client_key": u.TLS.ClientKey, "min_version": u.TLS.MinVersion},
 		}
 	}
 	for _, b := range builtins { // else they would be back when this is loaded
@@ -125,7 +126,8 @@ func (c *Config) Show() []byte {
 			"allow_origins": c.Listen.AllowOrigins, "allow_uids": c.Listen.AllowUIDs, "via": c.Listen.Via},
 		"admin":   map[string]any{"address": c.Admin.Address, "token_file": c.Admin.TokenFile},
 		"forward": map[string]any{"default": c.Forward.Default, "deny": c.Forward.Deny}, "parent_proxy": parent, "no_proxy": c.NoProxy,
-		"dns": c.DNS.show(), "state_dir": c.StateDir,
+		"dns": c.DNS.show(), "tls": map[string]any{"session_file": cmp.Or(c.TLS.SessionFile, "none"), "session_key": mask(c.TLS.SessionKey)},
+		"state_dir": c.StateDir,
 		"limits": map[string]any{"connections": c.Limits.Connections, "header": c.Limits.Header.String(), "body": c.Limits.Body.String(),
 			"procs": c.Limits.Procs},
 		"log":       map[string]any{"level": c.Log.Level, "format": c.Log.Format, "access": map[string]any{"sample": c.Log.Access.Sample}},

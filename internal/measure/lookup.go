@@ -62,7 +62,7 @@ func ParseResolvers(list string, roots *x509.CertPool) ([]*Resolver, error) {
 		spec, err := exchange.ParseSpec(part)
 		if err == nil {
 			var ex exchange.Exchanger
-			if ex, err = exchange.Open(spec, exchange.Config{RootCAs: roots, Timeout: lookupLimit, Bootstrap: systemLookup}); err == nil {
+			if ex, err = exchange.Open(spec, exchange.Config{Roots: func() *x509.CertPool { return roots }, Timeout: lookupLimit, Bootstrap: systemLookup}); err == nil {
 				out = append(out, &Resolver{Name: ex.Name(), ask: func(ctx context.Context, host string) ([]netip.Addr, error) {
 					return askBoth(ctx, ex, host)
 				}, stop: ex.Close})

@@ -24,16 +24,18 @@ func (s set) of(v string) string {
 }
 
 // labels are the closed sets; upstream names come from the configuration.
-type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result set }
+type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust set }
 
 func newLabels() labels {
 	return labels{
-		mode:      newSet("base_url", "host", "forward", "tunnel", "websocket"),
-		protocol:  newSet("HTTP/1.0", "HTTP/1.1", "HTTP/2.0", "HTTP/3.0"),
-		outcome:   newSet("ok", "upstream_error", "refused", "cut_upstream", "cut_app", "cut_warmwire"),
-		kind:      newSet("full", "resumed", "failed"),
-		verdict:   newSet("alive", "thinking", "doubtful", "path_down", "dead_flow"),
-		result:    newSet("hit", "stale", "miss", "hosts", "negative", "error"),
+		mode:     newSet("base_url", "host", "forward", "tunnel", "websocket"),
+		protocol: newSet("HTTP/1.0", "HTTP/1.1", "HTTP/2.0", "HTTP/3.0"),
+		outcome:  newSet("ok", "upstream_error", "refused", "cut_upstream", "cut_app", "cut_warmwire"),
+		kind:     newSet("full", "resumed", "0-rtt", "failed"),
+		verdict:  newSet("alive", "thinking", "doubtful", "path_down", "dead_flow"),
+		result:   newSet("hit", "stale", "miss", "hosts", "negative", "error"),
+		distrust: newSet("unknown_root", "missing_intermediate", "self_signed", "expired", "not_yet_valid", "wrong_name", "revoked",
+			"staple_stale", "staple_missing", "staple_invalid", "pin_mismatch", "weak"),
 		cause:     causes(),
 		reason:    reasons(),
 		malformed: malformedCodes(),

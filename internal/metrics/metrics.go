@@ -32,14 +32,14 @@ type Metrics struct {
 	reg    *prometheus.Registry
 	labels labels
 
-	requests, interruptions, handshakes, verdicts, tokens, lookups *prometheus.CounterVec
-	malformed, refused, reloads                                    *prometheus.CounterVec
-	acceptErrors, trailers                                         prometheus.Counter
-	duration, phase, ttft, perChunk                                *prometheus.HistogramVec
-	streams                                                        *prometheus.GaugeVec
-	appConns                                                       prometheus.Gauge
-	conns                                                          *connections
-	dropped                                                        atomic.Pointer[func() uint64]
+	requests, interruptions, handshakes, verdicts, tokens, lookups, untrusted *prometheus.CounterVec
+	malformed, refused, reloads                                               *prometheus.CounterVec
+	acceptErrors, trailers                                                    prometheus.Counter
+	duration, phase, ttft, perChunk, shaking                                  *prometheus.HistogramVec
+	streams                                                                   *prometheus.GaugeVec
+	appConns                                                                  prometheus.Gauge
+	conns                                                                     *connections
+	dropped                                                                   atomic.Pointer[func() uint64]
 
 	// mu guards known, and is held while series of upstreams are touched: a request
 	// that ends while its upstream vanishes must not bring the series back.
@@ -81,6 +81,7 @@ func New(cfg Config) *Metrics {
 	m.requests = counter("requests_total", "Finished requests, tunnels and WebSockets.", "upstream", "mode", "protocol", "outcome")
 	m.interruptions = counter("interruptions_total", "Answers that did not end as they should, by cause.", "upstream", "cause")
 	m.handshakes = counter("tls_handshakes_total", "TLS handshakes with upstreams.", "upstream", "kind")
+	m.untrusted = counter("tls_verification_failures_total", "Certificates of upstreams that were refused, or would have been.", "upstream", "reason", "action")
 	m.verdicts = counter("heartbeat_verdicts_total", "What became of silent connections.", "upstream", "verdict")
 	m.lookups = counter("dns_lookups_total", "Lookups of names, by how they were answered.", "result")
 	m.tokens = counter("tokens_total", "Tokens as the upstreams report them.", "upstream", "direction")
@@ -89,6 +90,7 @@ func New(cfg Config) *Metrics {
 	m.reloads = counter("config_reloads_total", "Reloads of the configuration.", "result")
 	m.duration = histogram("request_duration_seconds", "First byte of a request to the end of its answer.", totalBuckets, "upstream", "mode")
 	m.phase = histogram("phase_seconds", "Stages before an answer begins: queue, dns, connect, tls, send, wait.", phaseBuckets, "upstream", "phase")
+	m.shaking = histogram("tls_handshake_seconds", "TLS handshakes with upstreams that did not fail.", phaseBuckets, "kind")
 	m.ttft = histogram("time_to_first_token_seconds", "First byte of a request to the first token-bearing event.", tokenBuckets, "upstream")
 	m.perChunk = histogram("time_per_output_chunk_seconds", "(last - first) / (chunks - 1) of one stream.", chunkBuckets, "upstream")
 	m.conns = newConnections(m)
@@ -144,7 +146,7 @@ func (m *Metrics) SetUpstreams(names []string) {
 		}
 		l := prometheus.Labels{"upstream": name}
 		for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk,
+			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.untrusted,
 		} {
 			v.DeletePartialMatch(l)
 		}
@@ -239,11 +241,26 @@ func (m *Metrics) Verdict(upstream, verdict string) {
 	m.verdicts.WithLabelValues(m.upstream(upstream, ""), m.labels.verdict.of(verdict)).Inc()
 }
 
-// Handshake counts a TLS handshake: full, resumed or failed.
-func (m *Metrics) Handshake(upstream, kind string) {
+// Handshake counts a TLS handshake: full, resumed, 0-rtt or failed.
+func (m *Metrics) Handshake(upstream, kind string, took time.Duration) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	m.handshakes.WithLabelValues(m.upstream(upstream, ""), m.labels.kind.of(kind)).Inc()
+	up := m.upstream(upstream, "")
+	m.handshakes.WithLabelValues(up, m.labels.kind.of(kind)).Inc()
+	if kind != "failed" {
+		m.shaking.WithLabelValues(m.labels.kind.of(kind)).Observe(took.Seconds())
+	}
+}
+
+// Untrusted counts a certificate that was refused, or would have been if reportOnly.
+func (m *Metrics) Untrusted(upstream, reason string, reportOnly bool) {
+	action := "refused"
+	if reportOnly {
+		action = "reported"
+	}
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	m.untrusted.WithLabelValues(m.upstream(upstream, ""), m.labels.distrust.of(reason), action).Inc()
 }
 
 // Malformed counts a request that could not be understood.

@@ -39,7 +39,7 @@ func TestARequestIsCounted(t *testing.T) {
 	m.RequestDone(full("", "tunnel", "ok", ""))
 	m.StreamOpen("websocket", 1)
 	m.UpstreamConn("openai", "h2", 1)
-	m.Handshake("openai", "resumed")
+	m.Handshake("openai", "resumed", time.Millisecond)
 	m.SetDropped(func() uint64 { return 7 })
 	text := page(t, m)
 	for _, want := range []string{
@@ -70,7 +70,8 @@ func TestJunkDoesNotGrowThePage(t *testing.T) {
 		m.RequestDone(Request{Upstream: junk(), Mode: junk(), Protocol: junk(), Outcome: junk(), Cause: junk()})
 		m.Malformed(junk())
 		m.Refused(junk())
-		m.Handshake(junk(), junk())
+		m.Handshake(junk(), junk(), 0)
+		m.Untrusted(junk(), junk(), false)
 		m.UpstreamConn(junk(), junk(), 0)
 		m.StreamOpen(junk(), 0)
 	}

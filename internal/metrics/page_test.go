@@ -31,8 +31,9 @@ func touched() *Metrics {
 			m.UpstreamConn(up, protocol, 1)
 		}
 		for kind := range m.labels.kind {
-			m.Handshake(up, kind)
+			m.Handshake(up, kind, time.Millisecond)
 			m.Verdict(up, "thinking") // the labels are fixed, one shows the name
+			m.Untrusted(up, "expired", false)
 		}
 	}
 	for result := range m.labels.result {
@@ -130,7 +131,7 @@ func TestLabelValuesAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLabels()
-	for _, s := range []set{l.mode, l.protocol, l.outcome, l.cause, l.reason, l.malformed} {
+	for _, s := range []set{l.mode, l.protocol, l.outcome, l.cause, l.reason, l.malformed, l.distrust} {
 		for _, v := range slices.Sorted(maps.Keys(s)) {
 			if !bytes.Contains(doc, []byte("`"+v+"`")) {
 				t.Errorf("docs/metrics.md does not have %s", v)

@@ -15,7 +15,7 @@ func TestSeriesOfVanishedUpstreamsVanish(t *testing.T) {
 	for _, up := range []string{"a", "b"} {
 		m.RequestDone(full(up, "base_url", "cut_app", "app_left"))
 		m.UpstreamConn(up, "h2", 1)
-		m.Handshake(up, "full")
+		m.Handshake(up, "full", 0)
 	}
 	m.SetUpstreams([]string{"b"})
 	if text := page(t, m); strings.Contains(text, `upstream="a"`) || strings.Count(text, `upstream="b"`) == 0 {
@@ -87,7 +87,7 @@ func TestAVanishedUpstreamStaysAway(t *testing.T) {
 					return
 				default:
 					m.RequestDone(full("a", "base_url", "ok", ""))
-					m.Handshake("a", "full")
+					m.Handshake("a", "full", 0)
 					m.UpstreamConn("a", "h2", 1)
 					m.UpstreamConn("a", "h2", -1)
 				}

@@ -5,7 +5,6 @@ package sidecar
 import (
 	"context"
 	"crypto/sha256"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -24,6 +23,7 @@ import (
 	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/internal/dialect"
 	"github.com/warmwire/warmwire/internal/ingress"
+	"github.com/warmwire/warmwire/tlspool/trust"
 	"github.com/warmwire/warmwire/transport"
 	"github.com/warmwire/warmwire/transport/dial"
 	"github.com/warmwire/warmwire/transport/h2"
@@ -79,7 +79,12 @@ func (s *Sidecar) buildForward(cfg *config.Config, t *ingress.Table, ups map[str
 	made := fmt.Sprintf("%+v %q %q", limits, cfg.ParentProxy, cfg.NoProxy)
 	dialer := s.dialer(time.Duration(limits.Connect), "", pick)
 	if b == nil || b.made != made {
+		trusted, err := trust.New(trust.Config{Store: s.roots, OnFailure: s.onUntrusted(forwardName)})
+		if err != nil {
+			return err
+		}
 		tr, err := transport.New(dialer, transport.Config{
+			Trust: trusted, Sessions: s.sessions,
 			TLSHandshake: time.Duration(limits.TLSHandshake), RequestWrite: time.Duration(limits.RequestWrite),
 			ResponseHeader: time.Duration(limits.ResponseHeader),
 		})
@@ -99,7 +104,7 @@ func (s *Sidecar) buildForward(cfg *config.Config, t *ingress.Table, ups map[str
 }
 
 func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick picker, old *built) (*built, error) {
-	files, err := readFiles(u.TLS.CAFile, u.TLS.ClientCert, u.TLS.ClientKey)
+	files, err := readFiles(u.TLS.CAFile, u.TLS.IntermediatesFile)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +119,7 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 	}
 	tc := transport.Config{
 		Protocols: u.Protocols, TLSHandshake: time.Duration(limits.TLSHandshake), RequestWrite: time.Duration(limits.RequestWrite),
-		ResponseHeader: time.Duration(limits.ResponseHeader), ExtraRoots: files[0],
+		ResponseHeader: time.Duration(limits.ResponseHeader), Sessions: s.sessions,
 		Class: map[string]h2.Class{"interactive": h2.Interactive, "batch": h2.Batch}[u.Priority],
 		Pool: transport.Pool{
 			Warm: u.Pool.Warm, MaxConnections: u.Pool.MaxConnections, MaxH1Connections: u.Pool.MaxH1Connections,
@@ -135,16 +140,11 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 				s.names.Report(host, at.Addr(), true)
 			}
 		},
-		OnVerdict: func(v string) { s.metrics.Verdict(u.Name, v) },
-		OnHandshake: func(resumed bool, err error) {
-			kind := "full"
-			if err != nil {
-				kind = "failed"
-			} else if resumed {
-				kind = "resumed"
-			}
-			s.metrics.Handshake(u.Name, kind)
-		},
+		OnVerdict:   func(v string) { s.metrics.Verdict(u.Name, v) },
+		OnHandshake: func(h transport.Handshake) { s.metrics.Handshake(u.Name, h.How, h.Took) },
+	}
+	if err := s.buildTLS(&tc, u, files[0], files[1], pick); err != nil {
+		return nil, err
 	}
 	if slices.Contains(u.Protocols, "h3") {
 		if tc.HTTP3, err = s.http3(pick); err != nil {
@@ -154,19 +154,9 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 	if u.Builtin { // nothing is dialled for an API that nobody uses
 		tc.Pool.WarmFor = builtinWarm
 	}
-	if u.TLS.MinVersion == "1.3" {
-		tc.MinVersion = tls.VersionTLS13
-	}
-	if u.TLS.ClientCert != "" {
-		pair, err := tls.X509KeyPair(files[1], files[2])
-		if err != nil {
-			return nil, fmt.Errorf("tls.client_cert: %w", err)
-		}
-		tc.ClientCert = &pair
-	}
 	tr, err := transport.New(s.dialer(time.Duration(limits.Connect), u.CongestionControl, pick), tc)
 	if err != nil {
-		return nil, fmt.Errorf("tls.ca_file: %w", err)
+		return nil, err
 	}
 	return &built{made, tr}, nil
 }

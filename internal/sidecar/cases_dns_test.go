@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -125,21 +124,8 @@ func TestFlushForgets(t *testing.T) {
 		t.Fatal(got)
 	}
 	stopResolver()
-	u := "http://" + r.admin + "/v1/dns/flush?name=" + url.QueryEscape("api.model.test")
-	token, err := os.ReadFile(r.state + "/admin.token")
-	if err != nil {
-		t.Fatal(err)
-	}
-	req, _ := http.NewRequest(http.MethodPost, u, nil)
-	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, _ := io.ReadAll(resp.Body)
-	_ = resp.Body.Close()
-	if resp.StatusCode != 200 || !strings.Contains(string(b), "api.model.test") {
-		t.Fatalf("%d %s", resp.StatusCode, b)
+	if status, b := r.post("/v1/dns/flush?name=" + url.QueryEscape("api.model.test")); status != 200 || !strings.Contains(b, "api.model.test") {
+		t.Fatalf("%d %s", status, b)
 	}
 	if got := get(); got != 502 && got != 504 {
 		t.Errorf("a flushed name without a resolver: %d", got)

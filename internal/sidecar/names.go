@@ -4,7 +4,6 @@ package sidecar
 
 import (
 	"cmp"
-	"crypto/x509"
 	"fmt"
 	"net"
 	"net/netip"
@@ -16,11 +15,13 @@ import (
 
 	"github.com/warmwire/warmwire/dnscache"
 	"github.com/warmwire/warmwire/internal/config"
+	"github.com/warmwire/warmwire/tlspool/trust"
 )
 
 // Resolver makes the resolver that a configuration asks for; hooks holds what the
-// configuration does not say.
-func Resolver(cfg *config.Config, hooks dnscache.Config) (*dnscache.Resolver, error) {
+// configuration does not say. roots are the system's; nil = read for it alone.
+func Resolver(cfg *config.Config, hooks dnscache.Config, roots *trust.Store) (*dnscache.Resolver, error) {
+	var err error
 	d := cfg.DNS
 	c := hooks
 	c.Mode, c.Resolvers, c.SystemDomains = dnscache.Mode(d.Mode), d.Resolvers, d.SystemDomains
@@ -36,17 +37,8 @@ func Resolver(cfg *config.Config, hooks dnscache.Config) (*dnscache.Resolver, er
 		}
 		c.Bootstrap = append(c.Bootstrap, addr)
 	}
-	if d.CAFile != "" {
-		pem, err := os.ReadFile(d.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("dns.ca_file: %w", err)
-		}
-		if c.Roots, err = x509.SystemCertPool(); err != nil {
-			c.Roots = x509.NewCertPool()
-		}
-		if !c.Roots.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("dns.ca_file: %s holds no PEM certificate", d.CAFile)
-		}
+	if c.Roots, err = rootsOf(roots, "dns.ca_file", d.CAFile); err != nil {
+		return nil, err
 	}
 	if c.CacheFile != "" {
 		// A folder that cannot be made is told of when the file is written.

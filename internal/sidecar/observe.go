@@ -86,7 +86,7 @@ func (s *Sidecar) buildAdmin(cfg *config.Config) error {
 		return nil
 	}
 	ac := admin.Config{
-		Ready: s.ready, Metrics: s.metrics.Handler(), Status: func() any { return s.status() }, Quit: s.Quit, Flush: s.names.Flush,
+		Ready: s.ready, Metrics: s.metrics.Handler(), Status: func() any { return s.status() }, Quit: s.Quit, FlushDNS: s.names.Flush, FlushTLS: s.flushSessions,
 		AllowHosts: cfg.Listen.AllowHosts, Remote: !isLoopbackListener(s.adminLn.Addr()),
 		TrustPeer: func(r *http.Request) bool {
 			info, err := peer.Look(http1.Conn(r.Context()))

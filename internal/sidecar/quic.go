@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/warmwire/warmwire/dnscache"
 	"github.com/warmwire/warmwire/transport"
 	"github.com/warmwire/warmwire/transport/h3"
 	"github.com/warmwire/warmwire/transport/h3/altsvc"
@@ -49,8 +50,7 @@ func (s *Sidecar) lookupHTTP3(ctx context.Context, host string) ([]netip.Addr, u
 		return nil, 0, 0, err
 	}
 	for _, service := range a.Services {
-		self := service.Target == "" || strings.EqualFold(strings.TrimSuffix(service.Target, "."), host) || service.Target == "."
-		if service.Priority == 0 || !self || !slices.Contains(service.ALPN, "h3") {
+		if service.Priority == 0 || !ownService(service, host) || !slices.Contains(service.ALPN, "h3") {
 			continue // an alias, or another host's: its addresses are not known
 		}
 		port := service.Port
@@ -60,6 +60,12 @@ func (s *Sidecar) lookupHTTP3(ctx context.Context, host string) ([]netip.Addr, u
 		return a.Addrs, port, a.TTL, nil
 	}
 	return a.Addrs, 0, 0, nil
+}
+
+// ownService says whether an HTTPS record (RFC 9460) speaks of the host itself.
+func ownService(service dnscache.Service, host string) bool {
+	target := strings.TrimSuffix(service.Target, ".")
+	return target == "" || strings.EqualFold(target, host)
 }
 
 // moveLimit bounds how long connections over QUIC try the new network.

@@ -59,7 +59,13 @@ func (s *syncBuffer) String() string {
 // is YAML added at the top level.
 func start(t testing.TB, upstream, more string) *rig {
 	t.Helper()
-	r := &rig{t: t, log: new(syncBuffer), file: t.TempDir() + "/warmwire.yaml", state: t.TempDir(), done: make(chan error, 1)}
+	return startIn(t, t.TempDir(), upstream, more)
+}
+
+// startIn is as start, with the state of an earlier run.
+func startIn(t testing.TB, state, upstream, more string) *rig {
+	t.Helper()
+	r := &rig{t: t, log: new(syncBuffer), file: t.TempDir() + "/warmwire.yaml", state: state, done: make(chan error, 1)}
 	r.write(upstream, more)
 	load := func() (*config.Config, []string, error) { return config.Load(r.file, os.LookupEnv) }
 	cfg, _, err := load()
@@ -131,6 +137,30 @@ func (r *rig) metric(line string) {
 			r.t.Fatalf("metrics have no line %q", line)
 		}
 	}
+}
+
+// post makes an admin call that changes state.
+func (r *rig) post(path string) (status int, body string) {
+	r.t.Helper()
+	token, err := os.ReadFile(r.state + "/admin.token")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req, err := http.NewRequest(http.MethodPost, "http://"+r.admin+path, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
 }
 
 func (r *rig) get(path string) string {

@@ -20,6 +20,8 @@ import (
 	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/internal/ingress"
 	"github.com/warmwire/warmwire/internal/metrics"
+	"github.com/warmwire/warmwire/tlspool"
+	"github.com/warmwire/warmwire/tlspool/trust"
 	"github.com/warmwire/warmwire/transport/dial"
 )
 
@@ -39,16 +41,19 @@ type Sidecar struct {
 	level   *slog.LevelVar
 	started time.Time
 
-	ingress   *ingress.Server
-	metrics   *metrics.Metrics
-	access    *accesslog.Log
-	listeners []net.Listener
-	admin     *http.Server // nil: off
-	adminLn   net.Listener
-	targets   *targets
-	names     *dnscache.Resolver
-	stub      *dnscache.Stub // nil: none
-	hosts     dial.Memory    // how their addresses did
+	ingress     *ingress.Server
+	metrics     *metrics.Metrics
+	access      *accesslog.Log
+	listeners   []net.Listener
+	admin       *http.Server // nil: off
+	adminLn     net.Listener
+	targets     *targets
+	names       *dnscache.Resolver
+	roots       *trust.Store   // the system's
+	sessions    *tlspool.Store // of TLS, with upstreams
+	sessionFile tlspool.File   // "" = none
+	stub        *dnscache.Stub // nil: none
+	hosts       dial.Memory    // how their addresses did
 
 	draining atomic.Bool
 	quit     chan struct{} // closed by the admin's quit
@@ -79,16 +84,17 @@ func New(cfg *config.Config, opt Options) (*Sidecar, error) {
 		return nil, err
 	}
 	s.metrics.SetDropped(s.access.Dropped)
+	s.roots = trust.NewStore(nil)
 	if s.names, err = Resolver(cfg, dnscache.Config{
 		OnLookup: func(r dnscache.Result) { s.metrics.Lookup(string(r)) }, OnEvent: s.dnsEvent,
-	}); err != nil {
+	}, s.roots); err != nil {
 		return nil, err
 	}
 	if err := s.bind(cfg); err != nil {
 		_ = s.names.Close()
 		return nil, err
 	}
-	if err := s.build(cfg); err != nil {
+	if err := errors.Join(s.loadSessions(cfg), s.build(cfg)); err != nil {
 		s.undo()
 		return nil, err
 	}
@@ -220,6 +226,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	}
 	last.Go(func() { s.watchNetwork(lastCtx) })
 	last.Go(func() { report(broke, s.names.Run(lastCtx)) })
+	last.Go(func() { s.keepSessions(lastCtx) })
 	if s.stub != nil {
 		last.Go(func() { report(broke, s.stub.Run(lastCtx)) })
 	}

@@ -30,6 +30,7 @@ type status struct {
 	Running   int              `json:"running"` // requests, tunnels and WebSockets
 	Upstreams []upstreamStatus `json:"upstreams"`
 	DNS       dnsStatus        `json:"dns"`
+	TLS       tlsStatus        `json:"tls"`
 }
 
 type upstreamStatus struct {
@@ -88,7 +89,7 @@ func span(d time.Duration) string {
 func (s *Sidecar) status() status {
 	st := status{
 		Version: s.opt.Version, Go: runtime.Version(), Started: s.started.UTC(), Uptime: time.Since(s.started).Round(time.Second).String(),
-		Ready: !s.draining.Load(), Draining: s.draining.Load(), Running: s.ingress.Running(), DNS: s.dnsStatus(),
+		Ready: !s.draining.Load(), Draining: s.draining.Load(), Running: s.ingress.Running(), DNS: s.dnsStatus(), TLS: s.tlsStatus(),
 	}
 	for _, ln := range s.listeners {
 		st.Listen = append(st.Listen, ln.Addr().String())

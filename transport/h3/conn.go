@@ -120,6 +120,9 @@ func (c *Conn) refuseEarly() {
 	c.mu.Unlock()
 }
 
+// TLS is what was agreed on in the handshake.
+func (c *Conn) TLS() tls.ConnectionState { return *c.tlsState() }
+
 // tlsState is what is known of TLS.
 func (c *Conn) tlsState() *tls.ConnectionState {
 	if state := c.state.Load(); state != nil {
