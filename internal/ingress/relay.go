@@ -4,6 +4,7 @@ package ingress
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptrace"
@@ -156,7 +157,7 @@ func (e *exchange) respond(resp *http.Response, u *Upstream) {
 		_ = e.rc.Flush()
 	}
 	e.report()
-	if err != nil {
+	if err != nil && !e.leftWithAll(resp) {
 		e.cut(err, resp, u)
 		return
 	}
@@ -237,6 +238,13 @@ func (e *exchange) stream(body io.Reader, u *Upstream) error {
 			buf = large[:]
 		}
 	}
+}
+
+// leftWithAll says whether the app closed its connection after the whole answer: it
+// has counted the bytes, while the upstream has still to say that there are no more
+// (HTTP/2 may send END_STREAM by itself).
+func (e *exchange) leftWithAll(resp *http.Response) bool {
+	return resp.ContentLength > 0 && e.rec.BytesOut == resp.ContentLength && errors.Is(context.Cause(e.ctx), http1.ErrClientLeft)
 }
 
 // cut breaks the app's stream visibly after a broken answer: no last chunk, or

@@ -3,6 +3,7 @@
 package ingress
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"strings"
@@ -152,6 +153,46 @@ func TestLeavingCancelsTheUpstream(t *testing.T) {
 		}
 	}
 }
+
+// An app that has counted the bytes of its answer may leave before the upstream says
+// that there are no more: nothing was cut.
+func TestAnAppThatHasAllMayLeave(t *testing.T) {
+	body := &endless{first: strings.NewReader("whole")}
+	r := newRig(t, "unused.test", func(_ *Table, u *Upstream) {
+		u.Transport = roundTripper(func(req *http.Request) (*http.Response, error) {
+			body.ctx = req.Context()
+			return &http.Response{StatusCode: 200, ProtoMajor: 2, Header: http.Header{"Content-Length": {"5"}}, ContentLength: 5, Body: body, Request: req}, nil
+		})
+	})
+	app := r.dial()
+	app.send("GET /up/v1/x HTTP/1.1\nHost: localhost\n\n")
+	app.head()
+	app.expect("whole")
+	_ = app.Close()
+	if rec := r.record(); rec.Outcome != OutcomeOK || rec.Cause != "" {
+		t.Errorf("outcome %s cause %s", rec.Outcome, rec.Cause)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// endless is a body whose end does not come.
+type endless struct {
+	first io.Reader
+	ctx   context.Context
+}
+
+func (b *endless) Read(p []byte) (int, error) {
+	if n, err := b.first.Read(p); err == nil {
+		return n, nil
+	}
+	<-b.ctx.Done()
+	return 0, context.Cause(b.ctx)
+}
+
+func (b *endless) Close() error { return nil }
 
 func TestHalfCloseOfACompleteRequestDoesNotCancel(t *testing.T) {
 	fin := make(chan struct{})
