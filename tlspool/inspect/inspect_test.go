@@ -3,6 +3,7 @@
 package inspect
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -64,6 +65,46 @@ func TestGoServerIsExaminedWhole(t *testing.T) {
 	}
 	if len(r.Notes) > 0 || r.Staple.Status != "absent" || r.ClientCert != nil {
 		t.Errorf("notes %q, staple %+v, client certificate %+v", r.Notes, r.Staple, r.ClientCert)
+	}
+}
+
+// A replayed conn gives the bytes that were read from it once more.
+type replayed struct {
+	net.Conn
+	from io.Reader
+}
+
+func (r replayed) Read(b []byte) (int, error) { return r.from.Read(b) }
+
+func TestClientHelloIsCountedAsTheServerSeesIt(t *testing.T) {
+	h := newHouse(t, nil)
+	sizes := make(chan int, 1)
+	cfg := to(listen(t, func(c net.Conn) {
+		var hello bytes.Buffer
+		if _, err := io.CopyN(&hello, c, 5); err != nil {
+			return
+		}
+		if _, err := io.CopyN(&hello, c, int64(binary.BigEndian.Uint16(hello.Bytes()[3:]))); err != nil {
+			return
+		}
+		sizes <- hello.Len()
+		conn := tls.Server(replayed{c, io.MultiReader(&hello, c)}, &tls.Config{Certificates: []tls.Certificate{chain(h.leaf, h.mid)}})
+		if conn.Handshake() == nil {
+			_, _ = io.Copy(io.Discard, conn)
+		}
+	}), h.pool)
+	p, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, groups := range [][]tls.CurveID{nil, classic()} {
+		m, err := p.meet(t.Context(), offer{groups: groups})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := <-sizes; m.hello != want {
+			t.Errorf("counted %d bytes, the server read %d", m.hello, want)
+		}
 	}
 }
 

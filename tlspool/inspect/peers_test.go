@@ -94,6 +94,18 @@ func twoTickets(t *testing.T, r *Report) {
 	}
 }
 
+func TestRecordingSeesEveryTicket(t *testing.T) {
+	h := newHouse(t, nil)
+	p, err := New(to(openssl(t, chain(h.leaf, h.mid), "-num_tickets", "3"), h.pool))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := p.meet(t.Context(), offer{tickets: 3, record: true})
+	if err != nil || len(m.tickets) != 3 || len(m.sessions) != 3 {
+		t.Errorf("%v, %d recorded, %d sessions, want 3", err, len(m.tickets), len(m.sessions))
+	}
+}
+
 func TestOpenSSLWithoutIntermediate(t *testing.T) {
 	h := newHouse(t, nil)
 	r := run(t, to(openssl(t, chain(h.leaf)), h.pool))
@@ -140,6 +152,17 @@ func TestStaples(t *testing.T) {
 	stale := func(r *ocsp.Response) {
 		r.ThisUpdate, r.NextUpdate = now.Add(-200*time.Hour), now.Add(-100*time.Hour)
 	}
+	// A responder of its own (RFC 6960 section 4.2.2.2), allowed or not.
+	delegated := func(usage ...x509.ExtKeyUsage) []byte {
+		by := issue(t, plain.mid, "responder", func(c *x509.Certificate) { c.ExtKeyUsage = usage })
+		raw, err := ocsp.CreateResponse(plain.mid.cert, by.cert, ocsp.Response{
+			Status: ocsp.Good, SerialNumber: plain.leaf.cert.SerialNumber, ThisUpdate: now.Add(-time.Hour), NextUpdate: now.Add(time.Hour), Certificate: by.cert,
+		}, by.key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
 	early := func(r *ocsp.Response) { r.ThisUpdate = now.Add(time.Hour) }
 	for _, tt := range []struct {
 		name    string
@@ -153,6 +176,8 @@ func TestStaples(t *testing.T) {
 		{"revoked", plain, answer(t, plain.mid, plain.leaf, gone), "revoked", Revoked},
 		{"stale", plain, answer(t, plain.mid, plain.leaf, stale), "stale", ""},
 		{"from the future", plain, answer(t, plain.mid, plain.leaf, early), "future", ""},
+		{"by a responder", plain, delegated(x509.ExtKeyUsageOCSPSigning), "good", ""},
+		{"by one that may not", plain, delegated(x509.ExtKeyUsageServerAuth), "invalid", ""},
 		{"signed by another", plain, answer(t, strict.mid, plain.leaf, nil), "invalid", ""},
 		{"of another certificate", plain, answer(t, plain.mid, strict.leaf, nil), "invalid", ""},
 		{"nonsense", plain, []byte("nonsense"), "invalid", ""},

@@ -33,6 +33,15 @@ func TestReadTickets(t *testing.T) {
 	}
 }
 
+// What follows the change of ciphers is no message.
+func TestEncryptedRecordsAreNotRead(t *testing.T) {
+	const record = "\x16\x03\x03\x00\x0d\x04\x00\x00\x09\x00\x00\x01\x2c\x00\x03ttt"
+	r := &recording{heard: []byte(record + "\x14\x03\x03\x00\x01\x01" + record)}
+	if got := r.tickets(tls.ConnectionState{Version: tls.VersionTLS12}); len(got) != 1 {
+		t.Errorf("%d tickets, want 1", len(got))
+	}
+}
+
 // FuzzRecording reads whatever a server may send.
 func FuzzRecording(f *testing.F) {
 	f.Add([]byte("\x16\x03\x03\x00\x0d\x04\x00\x00\x09\x00\x00\x01\x2c\x00\x03ttt"), uint16(tls.VersionTLS12))
