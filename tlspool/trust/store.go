@@ -52,7 +52,6 @@ type Store struct {
 
 const (
 	lookEvery   = 5 * time.Second
-	steadyLooks = 2  // until a change is taken over
 	deepLooks   = 12 // until the files of a folder that looks the same are looked at: a minute
 	brokenLooks = 12 // until a file that ends within a certificate is: a minute
 	maxRootFile = 16 << 20
@@ -171,9 +170,7 @@ func (s *Store) lookLocked() {
 		s.seen, s.looks = found, 1
 		return
 	}
-	if s.looks++; s.looks < steadyLooks {
-		return
-	}
+	s.looks++
 	set, whole, err := s.read(found)
 	switch {
 	case err != nil:

@@ -7,6 +7,7 @@ import (
 	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"math/big"
 	"net"
@@ -130,7 +131,9 @@ func TestATimeIsNamedWithTheClock(t *testing.T) {
 	past, future := valid(now.Add(-100*24*time.Hour), now.Add(-31*24*time.Hour)), valid(now.Add(3*24*time.Hour), now.Add(100*24*time.Hour))
 	p := newPKI(t)
 	old := issue(t, nil, "Old root", isCA, past)
-	systemOf(t, p.root, old)
+	late := issue(t, nil, "Late root", isCA, valid(now.Add(-100*24*time.Hour), now.Add(-time.Hour)))
+	systemOf(t, p.root, old, late)
+	stranger := issue(t, nil, "Stranger", isCA)
 	oldCA := issue(t, p.root, "Old CA", isCA, past)
 	checkAll(t, []promise{
 		{name: "leaf", shows: shown(nil, issue(t, p.ca, "server", forNames(host), past), p.ca), want: trust.Expired,
@@ -141,9 +144,20 @@ func TestATimeIsNamedWithTheClock(t *testing.T) {
 			says: []string{`"Old CA" (an intermediate) expired`}},
 		{name: "root", shows: shown(nil, issue(t, old, "server", forNames(host))), want: trust.Expired,
 			says: []string{`"Old root" (a root) expired`, "tls.intermediates_file"}},
+		// crypto/x509 tells of the last that it tried.
+		{name: "root, and a way to another", shows: shown(nil, issue(t, late, "server", forNames(host)), crossed(t, late, stranger)), want: trust.Expired,
+			says: []string{`"Late root" (a root) expired`}},
+		{name: "intermediate, and a way to another", shows: shown(nil, issue(t, oldCA, "server", forNames(host)), oldCA, crossed(t, oldCA, stranger)), want: trust.Expired,
+			says: []string{`"Old CA" (an intermediate) expired`}},
 		{name: "an old intermediate that a newer one replaces", cfg: trust.Config{Intermediates: pemOf(reissued(t, oldCA))},
 			shows: shown(nil, issue(t, oldCA, "server", forNames(host)), oldCA)},
 	})
+}
+
+// crossed is a certificate of another issuer for the same CA.
+func crossed(t testing.TB, ca, issuer *holder) *holder {
+	t.Helper()
+	return issueFor(t, issuer, ca.key, ca.key.Public(), ca.cert.Subject.CommonName, isCA)
 }
 
 // reissued is a new certificate for the key of an old one.
@@ -234,6 +248,12 @@ func TestStaples(t *testing.T) {
 		{name: "unknown to the responder", shows: on(p.leaf, respond(t, p.leaf, unknown)), report: invalid},
 		{name: "of the future", shows: on(p.leaf, respond(t, p.leaf, early)), report: invalid},
 
+		{name: "too long, but good", shows: on(p.leaf, respond(t, p.leaf, func(r *ocsp.Response) {
+			r.ExtraExtensions = []pkix.Extension{{Id: []int{1, 2, 3}, Value: make([]byte, 70<<10)}}
+		})), report: invalid},
+		// The session's age is nobody's fault.
+		{name: "stale, of a session", shows: resumed(on(p.leaf, respond(t, p.leaf, stale)))},
+
 		{name: "must-staple, good", shows: on(must, respond(t, must))},
 		{name: "must-staple, absent", shows: on(must, nil), want: trust.MissingStaple, says: []string{"must-staple", "ssl_stapling"}},
 		{name: "must-staple, stale", shows: on(must, respond(t, must, stale)), want: trust.StaleStaple, says: []string{"ended at", "4 hours ago"}},
@@ -243,19 +263,27 @@ func TestStaples(t *testing.T) {
 	})
 }
 
+func resumed(cs tls.ConnectionState) tls.ConnectionState {
+	cs.DidResume = true
+	return cs
+}
+
 func TestAVerdictEndsWithTheFirstThatEnds(t *testing.T) {
 	at := newClock()
 	begin := at.now()
 	p := newPKI(t)
 	systemOf(t, p.root)
 	ends := issue(t, p.ca, "server", forNames(host), valid(begin.Add(-time.Hour), begin.Add(4*time.Minute)))
+	ending := issue(t, p.root, "Ends", isCA, valid(begin.Add(-time.Hour), begin.Add(4*time.Minute)))
+	below := issue(t, ending, "server", forNames(host))
 	for name, tt := range map[string]struct {
 		shows tls.ConnectionState
 		want  time.Time
 	}{
-		"memory": {shown(nil, p.leaf, p.ca), begin.Add(10 * time.Minute)},
-		"chain":  {shown(nil, ends, p.ca), ends.cert.NotAfter},
-		"staple": {shown(respond(t, p.leaf, func(r *ocsp.Response) { r.NextUpdate = begin.Add(3 * time.Minute) }), p.leaf, p.ca), begin.Add(3 * time.Minute).Truncate(time.Second)},
+		"memory":       {shown(nil, p.leaf, p.ca), begin.Add(10 * time.Minute)},
+		"chain":        {shown(nil, ends, p.ca), ends.cert.NotAfter},
+		"intermediate": {shown(nil, below, ending), ending.cert.NotAfter},
+		"staple":       {shown(respond(t, p.leaf, func(r *ocsp.Response) { r.NextUpdate = begin.Add(3 * time.Minute) }), p.leaf, p.ca), begin.Add(3 * time.Minute).Truncate(time.Second)},
 	} {
 		v := newVerifier(t, trust.Config{Now: at.now})
 		if got, err := v.Verify(host, tt.shows); err != nil || !got.Equal(tt.want) {
