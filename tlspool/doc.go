@@ -26,12 +26,18 @@
 //     Only the owner of the connection knows, and says so with
 //     [Handshake.Unsent].
 //
+// A server that gives no new ticket with a resumed handshake (HAProxy with
+// tls-ticket-keys and TLS 1.3) runs the stack dry, and every third or so
+// handshake is full: using a ticket twice would let an observer link the
+// connections.
+//
 // Limits: Config.MaxKeys keys, the least recently used leaves first;
 // Config.MaxTickets tickets a key, the oldest leaves first; Config.MaxBytes for
 // all, counted in encoded bytes; 64 KiB for one ticket, longer ones are not
-// kept. Certificates are shared between sessions, so that a ticket of one
-// server takes about 1 KiB of memory, but 2.3 KiB (P-256) to 4.7 KiB (RSA)
-// encoded with a chain of three (BenchmarkMemory).
+// kept. A ticket with a chain of three takes 0.7 KiB of memory, since
+// certificates are shared between sessions, and a staple more if there was one;
+// encoded 1.9 KiB (P-256) or 3.4 KiB (RSA), and about that much of memory too if
+// it came from a file (BenchmarkMemory).
 //
 // [Store.Save] and [Store.Load] keep sessions over a restart, encrypted. A
 // ticket in the file counts as taken from memory, and a file that is loaded is
