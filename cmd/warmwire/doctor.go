@@ -47,8 +47,8 @@ resumed ones. That takes some 25 connections, over which nothing is asked. They 
 directly to the address that Warmwire would use, also where a parent proxy is set.
 
 Without HOST the upstreams of the configuration file are examined. A host that is
-one of them is met with its tls.ca_file, tls.client_cert and tls.min_version. The
-exit code is 1 if no resolver knows a host or its certificate does not verify.`,
+one of them is met with its tls settings, without ECH. The exit code is 1 if no
+resolver knows a host or its certificate does not verify.`,
 		RunE: func(cmd *cobra.Command, hosts []string) error {
 			cfg, _, err := loadConfig(*path)
 			if err != nil {

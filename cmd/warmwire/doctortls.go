@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -19,7 +20,6 @@ import (
 	"time"
 
 	"github.com/warmwire/warmwire/internal/config"
-	"github.com/warmwire/warmwire/internal/measure"
 	"github.com/warmwire/warmwire/internal/sidecar"
 	"github.com/warmwire/warmwire/tlspool/inspect"
 )
@@ -37,7 +37,11 @@ type target struct {
 	roots      *x509.CertPool // nil means the system's
 	rootsAsked string
 	cert       *tls.Certificate
-	minVersion uint16
+
+	intermediates  []*x509.Certificate
+	pins           []string
+	pinsReportOnly bool
+	minVersion     uint16
 }
 
 // targets are those named, or the upstreams of the configuration file.
@@ -81,7 +85,7 @@ func (f doctorFlags) targets(cfg *config.Config, named []string) ([]target, erro
 
 // target is met as Warmwire meets u, which may be nil.
 func (f doctorFlags) target(host string, port int, secure bool, u *config.Upstream) (target, error) {
-	t := target{host: host, port: port, tls: secure && !f.noTLS, rootsAsked: "the system's roots"}
+	t := target{host: host, port: port, tls: secure && !f.noTLS}
 	var settings config.TLS
 	if u != nil {
 		settings = u.TLS
@@ -100,27 +104,9 @@ func (f doctorFlags) target(host string, port int, secure bool, u *config.Upstre
 	if !t.tls {
 		return t, nil
 	}
-	var pem []byte
-	for _, from := range [][2]string{{"tls.ca_file", settings.CAFile}, {"--ca-file", f.caFile}} {
-		file := from[1]
-		if file == "" {
-			continue
-		}
-		more, err := os.ReadFile(file)
-		if err != nil {
-			return t, fmt.Errorf("%s: %w", from[0], err)
-		}
-		if _, err := measure.LoadRoots(more); err != nil {
-			return t, fmt.Errorf("%s %s: %w", from[0], file, err)
-		}
-		pem = append(append(pem, more...), '\n')
-		t.rootsAsked += " and " + file
-	}
-	if pem != nil {
-		var err error
-		if t.roots, err = measure.LoadRoots(pem); err != nil {
-			return t, err
-		}
+	t.pins, t.pinsReportOnly = settings.Pins, settings.PinsReportOnly
+	if err := f.trust(&t, settings); err != nil {
+		return t, err
 	}
 	if settings.ClientCert != "" {
 		pair, err := tls.LoadX509KeyPair(settings.ClientCert, settings.ClientKey)
@@ -130,6 +116,62 @@ func (f doctorFlags) target(host string, port int, secure bool, u *config.Upstre
 		t.cert = &pair
 	}
 	return t, nil
+}
+
+// trust reads the files that say whom t's certificate is checked against.
+func (f doctorFlags) trust(t *target, settings config.TLS) error {
+	var roots []*x509.Certificate
+	var asked []string
+	if !settings.CAOnly {
+		asked = append(asked, "the system's roots")
+	}
+	for _, from := range [][2]string{{"tls.ca_file", settings.CAFile}, {"--ca-file", f.caFile}} {
+		more, err := certificates(from[0], from[1])
+		if err != nil {
+			return err
+		}
+		if roots = append(roots, more...); len(more) > 0 {
+			asked = append(asked, from[1])
+		}
+	}
+	t.rootsAsked = strings.Join(asked, " and ")
+	if settings.CAOnly || len(roots) > 0 {
+		t.roots = x509.NewCertPool()
+		if pool, err := x509.SystemCertPool(); err == nil && !settings.CAOnly {
+			t.roots = pool
+		}
+		for _, c := range roots {
+			t.roots.AddCert(c)
+		}
+	}
+	var err error
+	t.intermediates, err = certificates("tls.intermediates_file", settings.IntermediatesFile)
+	return err
+}
+
+// certificates reads a PEM file; no file has none.
+func certificates(key, file string) (out []*x509.Certificate, err error) {
+	if file == "" {
+		return nil, nil
+	}
+	rest, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	for block, rest := pem.Decode(rest); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", key, file, err)
+		}
+		out = append(out, c)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%s %s: no certificate in PEM form", key, file)
+	}
+	return out, nil
 }
 
 // splitTarget reads HOST, HOST:PORT or an https address.
@@ -189,6 +231,7 @@ func (d *doctor) handshakes(ctx context.Context, t target, e *examined) (fault s
 	e.TLS, err = inspect.TLS(ctx, inspect.Config{
 		Host: t.host, Port: t.port, Dial: dialer.dial, Roots: t.roots, RootsAsked: t.rootsAsked,
 		ALPN: t.alpn, ClientCert: t.cert, MinVersion: t.minVersion,
+		Intermediates: t.intermediates, Pins: t.pins, PinsReportOnly: t.pinsReportOnly,
 	})
 	switch {
 	case err != nil:

@@ -108,26 +108,43 @@ func TestDoctorMeetsUpstreamsAsConfigured(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := "upstreams:\n  a: {url: 'https://127.0.0.1:8443', protocols: [http/1.1], tls: {ca_file: '" + ca + "', min_version: '1.3'}}\n" +
+		"  only: {url: 'https://127.0.0.3', tls: {ca_file: '" + ca + "', ca_only: true, intermediates_file: '" + ca + "'}}\n" +
 		"  b: {url: 'http://127.0.0.1:8080'}\n  c: {url: 'https://127.0.0.2'}\n"
 	cfg, _, err := config.Parse("test", []byte(text), os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
 	all, err := doctorFlags{}.targets(cfg, nil)
-	if err != nil || len(all) != 3 {
+	if err != nil || len(all) != 4 {
 		t.Fatalf("%v, %+v", err, all)
 	}
 	system, err := x509.SystemCertPool()
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := all[0]
+	var a, only target
+	for _, u := range all {
+		switch u.upstream {
+		case "a":
+			a = u
+		case "only":
+			only = u
+		case "b":
+			if u.tls {
+				t.Errorf("plain HTTP: %+v", u)
+			}
+		case "c":
+			if u.roots != nil || u.port != 443 || u.rootsAsked != "the system's roots" {
+				t.Errorf("%+v", u)
+			}
+		}
+	}
 	if a.upstream != "a" || a.port != 8443 || !a.tls || a.minVersion != tls.VersionTLS13 || len(a.alpn) != 1 || a.roots == nil || a.roots.Equal(system) ||
 		!strings.HasSuffix(a.rootsAsked, "and "+ca) {
 		t.Errorf("%+v", a)
 	}
-	if all[1].tls || all[2].roots != nil || all[2].port != 443 {
-		t.Errorf("%+v", all[1:])
+	if only.upstream != "only" || !only.roots.Equal(api.CertPool()) || only.rootsAsked != ca || len(only.intermediates) != 1 {
+		t.Errorf("%+v", only)
 	}
 	named, err := doctorFlags{}.targets(cfg, []string{"127.0.0.1:8443", "127.0.0.1"})
 	if err != nil || len(named) != 2 || named[0].upstream != "a" || named[0].roots == nil || named[1].upstream != "" {

@@ -52,7 +52,8 @@ const (
 	Revoked             = "revoked"
 	BadStaple           = "bad_staple"
 	MissingStaple       = "missing_staple" // and the certificate promises one
-	BadChain            = "bad_chain"      // what has no code of its own
+	PinMismatch         = "pin_mismatch"
+	BadChain            = "bad_chain" // what has no code of its own
 )
 
 // A Chain is what the server presents and what is thought of it.
@@ -66,6 +67,8 @@ type Chain struct {
 	MustStaple   bool          `json:"must_staple"`
 	SCTs         int           `json:"scts"` // in the handshake
 	SCTsInCert   int           `json:"scts_in_certificate"`
+
+	alone bool // it verifies without intermediates of our own
 }
 
 func (c *Chain) add(code, format string, args ...any) {
@@ -92,12 +95,20 @@ func judge(presented []*x509.Certificate, cfg Config, now time.Time) (c *Chain, 
 		c.add(WrongName, "the certificate is not for %s: it has %s", cfg.Host, list(names, 10))
 	}
 	chains, err := verify(presented, cfg.Roots, now)
+	c.alone = err == nil
+	if err != nil && len(cfg.Intermediates) > 0 {
+		if chains, err = verify(slices.Concat(presented, cfg.Intermediates), cfg.Roots, now); err == nil {
+			c.Notes = append(c.Notes, "verifies only with our own intermediate certificates: the server does not send all of its")
+		}
+	}
 	if err != nil {
 		at := c.dates(path, now)
 		if !at.Equal(now) {
-			chains, err = verify(presented, cfg.Roots, at)
+			chains, err = verify(slices.Concat(presented, cfg.Intermediates), cfg.Roots, at)
 		}
 		c.explain(path, cfg, err)
+	} else {
+		c.pinned(chains, cfg)
 	}
 	if len(chains) > 0 && len(chains[0]) > 1 {
 		chain := chains[0]
@@ -107,6 +118,31 @@ func judge(presented []*x509.Certificate, cfg Config, now time.Time) (c *Chain, 
 	c.Verified = len(c.Problems) == 0
 	c.remark(presented, path)
 	return c, issuer
+}
+
+// pinned looks for one of the pins in a verified chain.
+func (c *Chain) pinned(chains [][]*x509.Certificate, cfg Config) {
+	bare := func(pin string) string { // also as curl writes it, and unpadded
+		return strings.TrimRight(strings.TrimPrefix(strings.TrimPrefix(pin, "sha256/"), "/"), "=")
+	}
+	for _, cert := range slices.Concat(chains...) {
+		if slices.ContainsFunc(cfg.Pins, func(pin string) bool { return bare(pin) == bare(pinOf(cert)) }) {
+			return
+		}
+	}
+	const text = "none of the public keys that are pinned is in the chain"
+	switch {
+	case len(cfg.Pins) == 0:
+	case cfg.PinsReportOnly:
+		c.Notes = append(c.Notes, text+", which is only reported")
+	default:
+		c.add(PinMismatch, text)
+	}
+}
+
+func pinOf(c *x509.Certificate) string {
+	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
+	return "sha256/" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
 func verify(presented []*x509.Certificate, roots *x509.CertPool, at time.Time) ([][]*x509.Certificate, error) {
@@ -207,11 +243,11 @@ func pathOf(presented []*x509.Certificate) []*x509.Certificate {
 func selfIssued(c *x509.Certificate) bool { return bytes.Equal(c.RawSubject, c.RawIssuer) }
 
 func describe(c *x509.Certificate, leaf bool) Certificate {
-	sum, pin := sha256.Sum256(c.Raw), sha256.Sum256(c.RawSubjectPublicKeyInfo)
+	sum := sha256.Sum256(c.Raw)
 	out := Certificate{
 		Subject: c.Subject.String(), Issuer: c.Issuer.String(), NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC(),
 		Signature: c.SignatureAlgorithm.String(), SHA256: hex.EncodeToString(sum[:]),
-		Pin: "sha256/" + base64.StdEncoding.EncodeToString(pin[:]),
+		Pin: pinOf(c),
 	}
 	if len(c.IssuingCertificateURL) > 0 {
 		out.IssuerURL = c.IssuingCertificateURL[0]

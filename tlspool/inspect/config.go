@@ -39,6 +39,10 @@ type Config struct {
 	Roots      *x509.CertPool // nil means the system's
 	RootsAsked string         // Roots in words; "" means "the system's roots"
 
+	Intermediates  []*x509.Certificate // of our own, for a server that forgets to send its
+	Pins           []string            // public keys as sha256/BASE64, of which the chain needs one; nil asks for none
+	PinsReportOnly bool
+
 	ALPN       []string         // what a client of this server offers; nil means h2 and http/1.1
 	ClientCert *tls.Certificate // shown to a server that asks; may be nil
 	MinVersion uint16           // of all handshakes but the probes of versions; 0 means TLS 1.2

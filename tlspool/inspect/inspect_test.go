@@ -163,6 +163,43 @@ func TestProblemsOfAChainAreNamed(t *testing.T) {
 	}
 }
 
+func TestOwnIntermediatesAndPins(t *testing.T) {
+	h, stranger := newHouse(t, nil), newHouse(t, nil)
+	short := serve(t, &tls.Config{Certificates: []tls.Certificate{chain(h.leaf)}})
+	whole := serve(t, &tls.Config{Certificates: []tls.Certificate{chain(h.leaf, h.mid)}})
+	for _, tt := range []struct {
+		name   string
+		port   int
+		change func(*Config)
+		code   string // of the problem, "" = none
+		note   string
+	}{
+		{"intermediate of our own", short, func(c *Config) { c.Intermediates = []*x509.Certificate{h.mid.cert} }, "", "only with our own intermediate"},
+		{"another one", short, func(c *Config) { c.Intermediates = []*x509.Certificate{stranger.mid.cert} }, MissingIntermediate, ""},
+		{"pin of the root", whole, func(c *Config) { c.Pins = []string{pinOf(stranger.root.cert), pinOf(h.root.cert)} }, "", ""},
+		{"pin as curl has it", whole, func(c *Config) {
+			c.Pins = []string{strings.TrimRight(strings.Replace(pinOf(h.leaf.cert), "/", "//", 1), "=")}
+		}, "", ""},
+		{"other pin", whole, func(c *Config) { c.Pins = []string{pinOf(stranger.root.cert)} }, PinMismatch, ""},
+		{"other pin, reported", whole, func(c *Config) { c.Pins, c.PinsReportOnly = []string{pinOf(stranger.root.cert)}, true }, "", "only reported"},
+	} {
+		cfg := to(tt.port, h.pool)
+		cfg.Handshakes = 1
+		tt.change(&cfg)
+		r := run(t, cfg)
+		codes := ""
+		for _, p := range r.Chain.Problems {
+			codes += p.Code
+		}
+		if codes != tt.code || r.Verified() != (tt.code == "") || !strings.Contains(strings.Join(r.Chain.Notes, "\n"), tt.note) {
+			t.Errorf("%s: problems %+v, notes %q; want %q, %q", tt.name, r.Chain.Problems, r.Chain.Notes, tt.code, tt.note)
+		}
+		if r.Handshakes.Full.Took.N != 1 || r.Handshakes.Share != 1 {
+			t.Errorf("%s: %+v", tt.name, r.Handshakes)
+		}
+	}
+}
+
 func TestNeedlessCertificatesAreNoted(t *testing.T) {
 	h, stranger := newHouse(t, nil), newHouse(t, nil)
 	for name, tt := range map[string]struct {

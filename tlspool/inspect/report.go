@@ -110,7 +110,7 @@ func TLS(ctx context.Context, cfg Config) (*Report, error) {
 	if !p.first(ctx, r) {
 		return r, nil
 	}
-	p.verify = r.Chain.Verified
+	p.verify = r.Chain.Verified && r.Chain.alone
 	for _, part := range []func(context.Context, *Report){p.versions, p.alpn, p.compare} {
 		if ctx.Err() != nil {
 			r.Notes = append(r.Notes, "time is up: the rest was not examined")
