@@ -181,15 +181,16 @@ func (h *Handshake) Done(resumed bool) {
 // A handshake that was cancelled (context.Canceled) says nothing about the
 // server: the next one takes a ticket as usual, and a session of TLS 1.2 stays.
 // A TLS 1.3 ticket does not, because its ClientHello may be on its way: see
-// Unsent. A deadline that passed counts as a failure: a server may hang as well
-// as refuse.
+// Unsent. The same holds for a tls.ECHRejectionError: the server could not read
+// the part of the ClientHello that has the ticket. A deadline that passed counts
+// as a failure: a server may hang as well as refuse.
 func (h *Handshake) Failed(cause error) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	if !h.offered {
 		return
 	}
-	if errors.Is(cause, context.Canceled) {
+	if _, unread := errors.AsType[*tls.ECHRejectionError](cause); unread || errors.Is(cause, context.Canceled) {
 		if h.taken != nil && h.taken.reusable {
 			h.giveBackLocked()
 		}

@@ -215,6 +215,7 @@ func TestACancelledHandshake(t *testing.T) {
 		{"may have sent its ticket", tls.VersionTLS13, func(h *Handshake) { h.Failed(cancelled) }, "1"},
 		{"sent nothing", tls.VersionTLS13, func(h *Handshake) { h.Unsent() }, "2"},
 		{"with a session that may be used again", tls.VersionTLS12, func(h *Handshake) { h.Failed(cancelled) }, "2"},
+		{"whose ECH was rejected", tls.VersionTLS13, func(h *Handshake) { h.Failed(&tls.ECHRejectionError{}) }, "1"},
 		{"ran out of time", tls.VersionTLS13, func(h *Handshake) { h.Failed(context.DeadlineExceeded) }, ""},
 	}
 	for _, tt := range tests {
@@ -357,6 +358,10 @@ func TestStateAndFlush(t *testing.T) {
 		if got.Tickets != 2 || got.NewestAge != time.Minute || got.OldestAge != 2*time.Minute ||
 			got.LongestLeft != 59*time.Minute || got.ShortestLeft != 58*time.Minute || got.Counts.Stored != 2 || got.Bytes == 0 {
 			t.Errorf("state %+v", got)
+		}
+		time.Sleep(58 * time.Minute)
+		if got := s.State()[0]; got.Tickets != 1 || got.ShortestLeft != time.Minute || got.Parked != 0 {
+			t.Errorf("state once a ticket has ended: %+v", got)
 		}
 		if n := s.Flush("A.EXAMPLE"); n != 2 {
 			t.Errorf("flushed %d, want 2", n)
