@@ -134,6 +134,7 @@ var houseRules = rules{
 	silent: map[string]string{
 		"dnscache/...":     "leaf: returns errors and keeps counters",
 		"tlspool":          "leaf: returns errors and keeps counters",
+		"tlspool/trust":    "leaf: returns errors",
 		"tlspool/inspect":  "returns a report",
 		"bufferctl":        "leaf: returns errors and keeps counters",
 		"heartbeat":        "leaf: returns errors and keeps counters",

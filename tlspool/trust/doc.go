@@ -11,11 +11,12 @@
 //   - Roots are the system's (on Linux its files, read again within 15 seconds of a
 //     change; elsewhere the platform's verifier), embedded ones where the system has
 //     none, and those of [Config.CA]; or those alone. See [Store].
+//     A change within a file of a folder takes a minute more to be seen.
 //   - A verdict is remembered for at most [Config.Remember] (10 minutes), until a
 //     certificate of the chain expires or the staple does, whichever is first. What
 //     is looked up is the whole presented chain, the name, the staple and all
 //     settings. 1024 verdicts are kept, the least recently used goes first. A failure
-//     is never remembered.
+//     is never remembered. To find one takes 1 to 3 µs, crypto/x509 100 to 400.
 //   - Stapled OCSP responses (RFC 6960, 64 KiB at most) are checked: revoked is an
 //     error. One that is stale or that proves nothing counts as absent and is
 //     reported; if the certificate asks for a staple (RFC 7633) it is an error.

@@ -23,7 +23,8 @@ import (
 // On Linux it reads what crypto/x509 reads, which does so once per process: the first
 // file that is there of a list, or SSL_CERT_FILE, and all files of some folders, or
 // of SSL_CERT_DIR. The files' times and sizes are looked at when roots are asked for,
-// every 5 seconds at most, those of a folder that has lost or won none once a minute.
+// every 5 seconds at most, those of a folder that has lost or won none once a minute
+// (with the 290 files of Debian: 20 µs, 2 ms once a minute, and 18 ms to read them).
 // A change is taken over when two looks in a row have seen it, so that
 // files which are being written are not read half. If they then hold no certificate
 // the last good roots stay, and if a file ends within a certificate they stay for a

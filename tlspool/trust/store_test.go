@@ -244,6 +244,9 @@ func TestOneStoreForMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	v, w := newVerifier(t, trust.Config{Store: store, Now: at.now}), newVerifier(t, trust.Config{Store: store, Now: at.now, CA: pemOf(b.ca)})
+	if !believes(t, w, b) || pool() == store.Pool() {
+		t.Error("what a setting adds is not in force")
+	}
 	if believes(t, v, b) || !store.Pool().Equal(poolOf(a.root)) {
 		t.Error("what one setting adds has come into the store")
 	}
