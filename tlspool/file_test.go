@@ -203,6 +203,31 @@ func TestTwoWhoLoadAtOnceNeverGetTheSameTicket(t *testing.T) {
 	}
 }
 
+func TestOneWhoSavesAgainWhileAnotherLoadsNeverSharesATicket(t *testing.T) {
+	f := File{Path: filepath.Join(t.TempDir(), "sessions")}
+	for round := range 100 {
+		first, second, third := New(Config{}), New(Config{}), New(Config{})
+		put(t, first, hostKey, tls.VersionTLS13, time.Hour, "1")
+		must(t, first.Save(f))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := second.Load(f); err != nil {
+				wantReason(t, err, f.Path, Busy)
+			}
+		})
+		wg.Go(func() {
+			if err := first.Save(f); err != nil {
+				t.Errorf("save: %v", err)
+			}
+		})
+		wg.Wait()
+		must(t, third.Load(f))
+		if take(t, second.Handshake(hostKey)) != "" && take(t, third.Handshake(hostKey)) != "" {
+			t.Fatalf("round %d: two processes got the ticket", round)
+		}
+	}
+}
+
 func TestFilesThatAreRefused(t *testing.T) {
 	edit := func(f File, change func([]byte) []byte) error {
 		b, err := os.ReadFile(f.Path)
