@@ -144,6 +144,7 @@ func TestProblemsOfAChainAreNamed(t *testing.T) {
 		{"all at once", chain(worst, stranger.mid), []string{WrongName + ": other.test", Expired + ": the certificate expired", UnknownRoot + ": CN=test root"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // most of it is waiting for tickets
 			cfg := to(serve(t, &tls.Config{Certificates: []tls.Certificate{tt.chain}}), h.pool)
 			cfg.Handshakes = 1
 			r := run(t, cfg)
@@ -345,6 +346,7 @@ func TestClientCertificates(t *testing.T) {
 		{"asked only", tls.RequestClientCert, tls.VersionTLS13, nil, "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // most of it is waiting for tickets
 			cfg := to(serve(t, &tls.Config{
 				Certificates: []tls.Certificate{chain(h.leaf, h.mid)}, ClientAuth: tt.auth, ClientCAs: h.pool, MaxVersion: tt.version,
 			}), h.pool)

@@ -79,6 +79,7 @@ func TestOpenSSL(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // most of it is waiting for tickets
 			r := run(t, to(openssl(t, whole, tt.args...), h.pool))
 			if r.Failure != nil {
 				t.Fatal(r.Failure)
@@ -186,6 +187,7 @@ func TestStaples(t *testing.T) {
 		{"must-staple, stale", strict, answer(t, strict.mid, strict.leaf, stale), "stale", BadStaple},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // most of it is waiting for tickets
 			c := chain(tt.house.leaf, tt.house.mid)
 			c.OCSPStaple = tt.staple
 			c.SignedCertificateTimestamps = [][]byte{[]byte("one"), []byte("two")}
@@ -227,6 +229,7 @@ func TestNginx(t *testing.T) {
 		{"TLS 1.2", "ssl_protocols TLSv1.2;", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // most of it is waiting for tickets
 			r := run(t, to(nginx(t, chain(h.leaf, h.mid), tt.settings), h.pool))
 			if !r.Verified() || r.Tickets == nil || (r.Tickets.Count > 0) != tt.tickets {
 				t.Fatalf("failure %v, chain %+v, tickets %+v", r.Failure, r.Chain, r.Tickets)
