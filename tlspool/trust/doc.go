@@ -8,10 +8,10 @@
 // crypto/tls's own check, which is left out on resumed connections, forgets each
 // verdict at once, ignores staples, and reads the system's roots once per process.
 //
-//   - Roots are the system's (on Linux its files, read again within 15 seconds of a
-//     change; elsewhere the platform's verifier), embedded ones where the system has
-//     none, and those of [Config.CA]; or those alone. See [Store].
-//     A change within a file of a folder takes a minute more to be seen.
+//   - Roots are the system's (on Linux its files, read again 5 to 10 seconds after a
+//     change, a minute later if a folder's file was changed in place; elsewhere the
+//     platform's verifier), embedded ones where the system has none, and those of
+//     [Config.CA]; or those alone. See [Store].
 //   - A verdict is remembered for at most [Config.Remember] (10 minutes), until a
 //     certificate of the chain expires or the staple does, whichever is first. What
 //     is looked up is the whole presented chain, the name, the staple and all

@@ -20,7 +20,7 @@ func (v *Verifier) Verdicts() int {
 func (s *Store) Look() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lookLocked()
+	s.lookLocked(s.now())
 }
 
 // ParsePin is what New does with each pin.

@@ -56,6 +56,19 @@ func TestSystemRootsAreReadAgainWhenTheyChange(t *testing.T) {
 	}
 }
 
+// Whoever connects once an hour has the roots of now, not those of an hour ago.
+func TestAChangeOfSomeTimeAgoCountsAtOnce(t *testing.T) {
+	at := newClock()
+	a, b := newPKI(t), newPKI(t)
+	file := systemOf(t, a.root)
+	v := newVerifier(t, trust.Config{Now: at.now})
+	replace(t, file, pemOf(b.root))
+	at.advance(time.Hour)
+	if !believes(t, v, b) || believes(t, v, a) {
+		t.Error("the roots of an hour ago are in force")
+	}
+}
+
 func TestABadChangeKeepsTheLastGoodRoots(t *testing.T) {
 	a, b := newPKI(t), newPKI(t)
 	whole := pemOf(b.root, a.ca)
@@ -112,12 +125,15 @@ func TestAFileThatIsBeingWrittenIsNotReadHalf(t *testing.T) {
 	a, b := newPKI(t), newPKI(t)
 	file := systemOf(t, a.root)
 	v := newVerifier(t, trust.Config{Now: at.now})
-	// In place, one certificate every five seconds, each time whole.
+	// In place, one certificate every four seconds, each time whole.
 	text := []byte{}
 	for i := range 6 {
 		text = append(text, pemOf(issue(t, nil, string(rune('a'+i)), isCA))...)
 		write(t, file, text)
-		at.advance(trust.LookEvery)
+		if err := os.Chtimes(file, at.now(), at.now()); err != nil {
+			t.Fatal(err)
+		}
+		at.advance(trust.LookEvery - time.Second)
 		if !believes(t, v, a) {
 			t.Fatalf("after %d of the certificates the root is gone", i+1)
 		}
