@@ -92,7 +92,7 @@ func TestWrongNameAsksElsewhere(t *testing.T) {
 }
 
 // certificate is one for an address, signed by itself.
-func certificate(t *testing.T, ip net.IP) (tls.Certificate, []byte) {
+func certificate(t testing.TB, ip net.IP) (tls.Certificate, []byte) {
 	t.Helper()
 	// httptest's own certificate is for other addresses; its key will do.
 	s := httptest.NewUnstartedServer(nil)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -116,6 +117,50 @@ func TestUploadsGoByClass(t *testing.T) {
 			if frames[id] == 0 {
 				t.Errorf("stream %d of class %d starves", id, class)
 			}
+		}
+	})
+}
+
+// A body that has just begun does not wait for a frame of each that has run for long,
+// and those do not starve for it.
+func TestShortUploadsGoBeforeLongOnes(t *testing.T) {
+	over := func(nc net.Conn) net.Conn { return narrow{nc} }
+	bubbleOver(t, over, Config{}, 0, common(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 8 << 20}), func(s *script) {
+		const long, short = 20, 40
+		for range long {
+			s.send(s.request(s.t.Context(), "POST", endless{}))
+			synctest.Wait()
+		}
+		s.do(s.fr.WriteWindowUpdate(0, 2*long*16<<10)) // all of them have run for a while
+		for spent := 0; spent < initialWindow+2*long*16<<10; {
+			if d, ok := s.next().(*http2.DataFrame); ok {
+				spent += len(d.Data())
+			}
+		}
+		for range short {
+			s.send(s.request(s.t.Context(), "POST", io.NopCloser(strings.NewReader("{}"))))
+			synctest.Wait()
+		}
+		s.do(s.fr.WriteWindowUpdate(0, 100*16<<10))
+		done, before, among := 0, 0, 0
+		for done < short {
+			d := want[*http2.DataFrame](s)
+			switch {
+			case d.StreamID > 2*long:
+				if len(d.Data()) > 0 {
+					done++
+				}
+			case done == 0:
+				before++
+			default:
+				among++
+			}
+		}
+		if before > long/4 {
+			t.Errorf("%d frames of long uploads went before the first short one", before)
+		}
+		if among == 0 {
+			t.Errorf("the long uploads starved while %d short ones went", short)
 		}
 	})
 }

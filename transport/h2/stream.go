@@ -55,6 +55,7 @@ type stream struct {
 	enough     bool   // the answer makes the rest of the upload pointless
 	turn       uint64 // the last write that it has a direct part in
 	sendWindow int64
+	uploaded   int64     // bytes of the body that were queued
 	taken      sync.Cond // on Conn.mu; the upload waits
 
 	mu       sync.Mutex // guards the fields below

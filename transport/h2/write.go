@@ -260,6 +260,7 @@ func (c *Conn) writeDataLocked(s *stream, p []byte, end bool) {
 	c.out.buf = append(c.out.buf, head[:]...)
 	c.out.buf = append(c.out.buf, p...)
 	c.sentData.Add(1)
+	s.uploaded += int64(len(p))
 	if end {
 		c.endedLocked(s)
 	}
@@ -312,14 +313,36 @@ func (c *Conn) updateWindow(s *stream, n int) {
 }
 
 // A scheduler picks whose upload goes next: interactive before default before
-// batch, in turn within a class. A class that was passed over for long gets one
-// frame, so that none starves.
+// batch, in turn within a class. Within it, bodies that have just begun go before
+// those that have run for long, as new flows do in RFC 8290 §4.2: a prompt does not
+// wait for a frame of each of 50 files. Who was passed over for long gets one frame,
+// so that none starves.
 type scheduler struct {
-	queues  [classes]queue
+	queues  [classes]lane
 	skipped [classes]int
 }
 
-const patience = 16 // frames that a waiting class lets pass; a guess
+// A lane is the uploads of one class.
+type lane struct {
+	fresh, running queue
+	passed         int // fresh ones since a running one
+}
+
+const (
+	patience   = 16       // frames that a waiting class, or a running upload, lets pass; a guess
+	freshBytes = 16 << 10 // so much of a body is fresh: one frame
+)
+
+func (l *lane) empty() bool { return l.fresh.empty() && l.running.empty() }
+
+func (l *lane) pop() *stream {
+	if l.fresh.empty() || l.passed >= patience && !l.running.empty() {
+		l.passed = 0
+		return l.running.pop()
+	}
+	l.passed++
+	return l.fresh.pop()
+}
 
 func (q *scheduler) empty() bool {
 	for i := range q.queues {
@@ -331,9 +354,15 @@ func (q *scheduler) empty() bool {
 }
 
 func (q *scheduler) add(s *stream) {
-	if !s.queued {
-		s.queued = true
-		q.queues[s.class].push(s)
+	if s.queued {
+		return
+	}
+	s.queued = true
+	l := &q.queues[s.class]
+	if s.uploaded < freshBytes {
+		l.fresh.push(s)
+	} else {
+		l.running.push(s)
 	}
 }
 

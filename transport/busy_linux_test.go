@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transport_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/warmwire/warmwire/internal/netlab"
+	"github.com/warmwire/warmwire/internal/testenv"
+	"github.com/warmwire/warmwire/transport"
+	"github.com/warmwire/warmwire/transport/h2"
+)
+
+// asDial makes connections as the dial package does, which cannot dial out of a lab:
+// with little unsent in the kernel, and control for congestion control, "" = as it is.
+func asDial(dial transport.DialFunc, control string) transport.DialFunc {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		raw, err := c.(syscall.Conn).SyscallConn()
+		if err != nil {
+			return nil, err
+		}
+		var set error
+		if err := raw.Control(func(fd uintptr) {
+			set = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, 16<<10)
+			if control != "" {
+				set = errors.Join(set, unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, control))
+			}
+		}); err != nil {
+			return nil, err
+		}
+		return c, set
+	}
+}
+
+// busyLab is a far HTTP/2 server that takes uploads and answers small calls at once.
+func busyLab(b *testing.B, link netlab.Link) (dial transport.DialFunc, base string, roots []byte) {
+	b.Helper()
+	if err := netlab.Available(); err != nil {
+		testenv.SkipOrFail(b, "%v", err)
+	}
+	lab, err := netlab.New(b.Context(), netlab.Config{Up: link, Down: link})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = lab.Close() })
+	ln, err := lab.Server.Listen("tcp", ":0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, "token")
+	}))
+	_ = srv.Listener.Close()
+	pair, roots := certificate(b, lab.Server.Addr4().AsSlice())
+	srv.Listener, srv.EnableHTTP2, srv.Config.ErrorLog = ln, true, log.New(io.Discard, "", 0)
+	srv.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
+	srv.StartTLS()
+	b.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
+	_, port, _ := net.SplitHostPort(ln.Addr().String())
+	return lab.Client.Dial, "https://" + net.JoinHostPort(lab.Server.Addr4().String(), port), roots
+}
+
+// zeros is an upload that ends with its context.
+type zeros struct{ ctx context.Context }
+
+func (z zeros) Read(p []byte) (int, error) {
+	if z.ctx.Err() != nil {
+		return 0, z.ctx.Err()
+	}
+	clear(p)
+	return len(p), nil
+}
+
+// BenchmarkFirstTokenBesideUploads: how much later the first token of a small call is
+// while 50 uploads without end fill a link of 10 Mbit/s at RTT 40 ms, whose queue
+// holds 20 or 100 ms. Run it with -benchtime=60x.
+func BenchmarkFirstTokenBesideUploads(b *testing.B) {
+	for _, queue := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond} {
+		for _, way := range []string{"stock", "interactive", "default", "default-bbr"} {
+			b.Run(fmt.Sprintf("queue=%v/%s", queue, way), func(b *testing.B) {
+				dial, base, roots := busyLab(b, netlab.Link{Delay: 20 * time.Millisecond, Rate: 10e6, Queue: queue})
+				besideUploads(b, client(b, way, dial, roots), base)
+			})
+		}
+	}
+}
+
+func client(b *testing.B, way string, dial transport.DialFunc, roots []byte) http.RoundTripper {
+	b.Helper()
+	if way == "stock" {
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(roots)
+		tr := &http.Transport{DialContext: dial, TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true}
+		b.Cleanup(tr.CloseIdleConnections)
+		return tr
+	}
+	name, control, _ := strings.Cut(way, "-")
+	class := map[string]h2.Class{"interactive": h2.Interactive, "default": h2.Default}[name]
+	tr, err := transport.New(asDial(dial, control), transport.Config{Trust: trusting(b, roots), Class: class})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(tr.Close)
+	return tr
+}
+
+func besideUploads(b *testing.B, rt http.RoundTripper, base string) {
+	ask := func() time.Duration {
+		begun := time.Now()
+		req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, base+"/", strings.NewReader("{}"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		resp, err := rt.RoundTrip(req)
+		if err != nil {
+			b.Fatal(err)
+		}
+		_, _ = io.ReadFull(resp.Body, make([]byte, 5))
+		took := time.Since(begun)
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		return took
+	}
+	ask()
+	var alone, beside []time.Duration
+	for range 20 {
+		alone = append(alone, ask())
+	}
+	ctx, stop := context.WithCancel(b.Context())
+	var uploads sync.WaitGroup
+	for range 50 {
+		uploads.Go(func() {
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/", zeros{ctx})
+			if err != nil {
+				return
+			}
+			req.ContentLength = -1
+			if resp, err := rt.RoundTrip(req); err == nil {
+				_ = resp.Body.Close()
+			}
+		})
+	}
+	settle := time.NewTimer(5 * time.Second) // the link is full by then
+	<-settle.C
+	for b.Loop() {
+		beside = append(beside, ask())
+	}
+	b.StopTimer()
+	stop()
+	uploads.Wait()
+	slices.Sort(alone)
+	slices.Sort(beside)
+	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+	b.ReportMetric(ms(alone[len(alone)/2]), "alone-ms")
+	b.ReportMetric(ms(beside[len(beside)/2]), "beside-ms")
+	b.ReportMetric(ms(beside[len(beside)*95/100]), "beside-p95-ms")
+	b.ReportMetric(ms(beside[len(beside)/2]-alone[len(alone)/2]), "added-ms")
+}
