@@ -65,8 +65,12 @@ func main() {
 	flag.StringVar(&s.out, "out", "", "also write the report to this Markdown `file`")
 	flag.StringVar(&s.json, "json", "", "write every round's absolute figures to this `file`")
 	flag.StringVar(&s.only, "only", "", "comma-separated `peers` to run; the direct ones always do")
+	idle := flag.Int("idle", 0, "open idle `streams` of the memory step, up to 9900; 0 = as the run has them")
 	flag.Parse()
 	s.size(*short)
+	if *idle > 0 {
+		s.idle = min(*idle, 9900) // Warmwire's limits.connections is 10000
+	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

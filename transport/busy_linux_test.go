@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -177,4 +178,88 @@ func besideUploads(b *testing.B, rt http.RoundTripper, base string) {
 	b.ReportMetric(ms(beside[len(beside)/2]), "beside-ms")
 	b.ReportMetric(ms(beside[len(beside)*95/100]), "beside-p95-ms")
 	b.ReportMetric(ms(beside[len(beside)/2]-alone[len(alone)/2]), "added-ms")
+}
+
+// BenchmarkBesideAStoppedReader: how late tokens are on 100 streams of one HTTP/2
+// connection, and beside a stream of the same connection whose reader has stopped.
+// Each iteration is a second of 50 tokens a stream. Run it with -benchtime=5x.
+func BenchmarkBesideAStoppedReader(b *testing.B) {
+	for _, way := range []string{"stock", "default"} {
+		for _, stopped := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%s/stopped=%v", way, stopped), func(b *testing.B) { besideAStoppedReader(b, way, stopped) })
+		}
+	}
+}
+
+func besideAStoppedReader(b *testing.B, way string, stopped bool) {
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(tick))
+	srv.EnableHTTP2, srv.Config.ErrorLog = true, log.New(io.Discard, "", 0)
+	srv.StartTLS()
+	b.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
+	rt := client(b, way, new(net.Dialer).DialContext, pemOf(srv))
+	get := func(path string) *http.Response {
+		req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, srv.URL+path, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		resp, err := rt.RoundTrip(req)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return resp
+	}
+	if stopped {
+		flood := get("/flood").Body // nobody reads it
+		defer func() { _ = flood.Close() }()
+	}
+	var mu sync.Mutex // guards late
+	var late []time.Duration
+	for b.Loop() {
+		var streams sync.WaitGroup
+		for range 99 {
+			streams.Go(func() {
+				resp := get("/ticks")
+				defer func() { _ = resp.Body.Close() }()
+				var mine []time.Duration
+				for p := make([]byte, 120); ; {
+					if _, err := io.ReadFull(resp.Body, p); err != nil {
+						break
+					}
+					sent, _ := strconv.ParseInt(strings.TrimSpace(string(p)), 10, 64)
+					mine = append(mine, time.Since(time.Unix(0, sent)))
+				}
+				mu.Lock()
+				late = append(late, mine...)
+				mu.Unlock()
+			})
+		}
+		streams.Wait()
+	}
+	slices.Sort(late)
+	b.ReportMetric(float64(late[len(late)/2].Microseconds()), "late-p50-us")
+	b.ReportMetric(float64(late[len(late)*99/100].Microseconds()), "late-p99-us")
+}
+
+// tick sends 50 tokens of 120 bytes in a second, each the time at which it was sent;
+// to /flood as much as is taken.
+func tick(w http.ResponseWriter, r *http.Request) {
+	rc := http.NewResponseController(w)
+	if r.URL.Path == "/flood" {
+		for p := make([]byte, 32<<10); ; {
+			if _, err := w.Write(p); err != nil {
+				return
+			}
+		}
+	}
+	every := time.NewTicker(20 * time.Millisecond)
+	defer every.Stop()
+	for range 50 {
+		select {
+		case <-every.C:
+			_, _ = fmt.Fprintf(w, "%120d", time.Now().UnixNano())
+			_ = rc.Flush()
+		case <-r.Context().Done():
+			return
+		}
+	}
 }
