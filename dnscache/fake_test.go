@@ -20,9 +20,15 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/warmwire/warmwire/dnscache/exchange"
+	"github.com/warmwire/warmwire/internal/netlab"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if netlab.Main() { // this process is a child of a lab
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const (
 	host    = "api.example.com"
