@@ -60,14 +60,14 @@ func TestResolversOverABadNetwork(t *testing.T) {
 				return took
 			}
 			took := ask(60)
-			t.Logf("a new name: median %v, p95 %v, worst %v", took[30], took[57], took[59])
+			t.Logf(way+": a new name: median %v, p95 %v, worst %v", took[30], took[57], took[59])
 			if err := lab.Outage(time.Minute); err != nil {
 				t.Fatal(err)
 			}
 			past := time.NewTimer(1500 * time.Millisecond) // the TTL is a second
 			<-past.C
 			took = ask(60)
-			t.Logf("a known name while nothing passes: median %v, worst %v", took[30], took[59])
+			t.Logf(way+": a known name while nothing passes: median %v, worst %v", took[30], took[59])
 			if took[30] > 50*time.Millisecond {
 				t.Errorf("half of the lookups waited for the dead resolver: %v", took[30])
 			}

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quic-go/quic-go/http3"
 	"golang.org/x/sys/unix"
 
 	"github.com/warmwire/warmwire/internal/netlab"
@@ -57,6 +59,13 @@ func asDial(dial transport.DialFunc, control string) transport.DialFunc {
 // busyLab is a far HTTP/2 server that takes uploads and answers small calls at once.
 func busyLab(b *testing.B, link netlab.Link) (dial transport.DialFunc, base string, roots []byte) {
 	b.Helper()
+	lab, base, roots := labWithServer(b, link)
+	return lab.Client.Dial, base, roots
+}
+
+// labWithServer has the server on a port over TCP and, as HTTP/3, over UDP.
+func labWithServer(b *testing.B, link netlab.Link) (lab *netlab.Lab, base string, roots []byte) {
+	b.Helper()
 	if err := netlab.Available(); err != nil {
 		testenv.SkipOrFail(b, "%v", err)
 	}
@@ -69,10 +78,11 @@ func busyLab(b *testing.B, link netlab.Link) (dial transport.DialFunc, base stri
 	if err != nil {
 		b.Fatal(err)
 	}
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, "token")
-	}))
+	})
+	srv := httptest.NewUnstartedServer(handler)
 	_ = srv.Listener.Close()
 	pair, roots := certificate(b, lab.Server.Addr4().AsSlice())
 	srv.Listener, srv.EnableHTTP2, srv.Config.ErrorLog = ln, true, log.New(io.Discard, "", 0)
@@ -80,7 +90,79 @@ func busyLab(b *testing.B, link netlab.Link) (dial transport.DialFunc, base stri
 	srv.StartTLS()
 	b.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
 	_, port, _ := net.SplitHostPort(ln.Addr().String())
-	return lab.Client.Dial, "https://" + net.JoinHostPort(lab.Server.Addr4().String(), port), roots
+	udp, err := lab.Server.ListenPacket("udp", ":"+port)
+	if err != nil {
+		b.Fatal(err)
+	}
+	over := &http3.Server{Handler: handler, TLSConfig: http3.ConfigureTLSConfig(&tls.Config{Certificates: []tls.Certificate{pair}})}
+	served := make(chan struct{})
+	go func() { defer close(served); _ = over.Serve(udp) }()
+	b.Cleanup(func() { _ = over.Close(); _ = udp.Close(); <-served })
+	return lab, "https://" + net.JoinHostPort(lab.Server.Addr4().String(), port), roots
+}
+
+// BenchmarkForcedReconnect: the first byte of a call that finds no connection, at RTT
+// 80 ms: TCP, TLS and the call are three round trips, over QUIC two. warm-ms is a call
+// over a connection that is there: one round trip of this lab.
+func BenchmarkForcedReconnect(b *testing.B) {
+	for _, protocol := range []string{"stock", "h2", "h3"} {
+		b.Run(protocol, func(b *testing.B) {
+			lab, base, roots := labWithServer(b, netlab.Link{Delay: 40 * time.Millisecond})
+			var rt http.RoundTripper
+			var drop func()
+			if protocol == "stock" {
+				rt = client(b, protocol, lab.Client.Dial, roots)
+				drop = rt.(*http.Transport).CloseIdleConnections
+			} else {
+				cfg := transport.Config{Trust: trusting(b, roots), Protocols: []string{"h2"}}
+				if protocol == "h3" {
+					shared := newHTTP3Over(b, lab.Client.ListenPacket)
+					at := netip.MustParseAddrPort(strings.TrimPrefix(base, "https://"))
+					shared.Offers.Record(time.Now(), base, "", at.Port(), time.Hour)
+					cfg.Protocols, cfg.HTTP3 = []string{"h2", "h3"}, shared
+				}
+				tr, err := transport.New(asDial(lab.Client.Dial, ""), cfg)
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.Cleanup(tr.Close)
+				rt, drop = tr, tr.CloseIdleConnections
+			}
+			var took, warm []time.Duration
+			firstByte(b, rt, base)
+			for range 20 {
+				warm = append(warm, firstByte(b, rt, base))
+			}
+			slices.Sort(warm)
+			for b.Loop() {
+				drop()
+				took = append(took, firstByte(b, rt, base))
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(warm[len(warm)/2].Microseconds())/1000, "warm-ms")
+			b.ReportMetric(float64(took[0].Microseconds())/1000, "least-ms")
+			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "median-ms")
+		})
+	}
+}
+
+// firstByte makes a small call and returns when the first byte of its answer was there.
+func firstByte(b *testing.B, rt http.RoundTripper, base string) time.Duration {
+	b.Helper()
+	begun := time.Now()
+	req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, base+"/", strings.NewReader("{}"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	resp, err := rt.RoundTrip(req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, _ = io.ReadFull(resp.Body, make([]byte, 5))
+	took := time.Since(begun)
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	return took
 }
 
 // zeros is an upload that ends with its context.
@@ -128,26 +210,10 @@ func client(b *testing.B, way string, dial transport.DialFunc, roots []byte) htt
 }
 
 func besideUploads(b *testing.B, rt http.RoundTripper, base string) {
-	ask := func() time.Duration {
-		begun := time.Now()
-		req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, base+"/", strings.NewReader("{}"))
-		if err != nil {
-			b.Fatal(err)
-		}
-		resp, err := rt.RoundTrip(req)
-		if err != nil {
-			b.Fatal(err)
-		}
-		_, _ = io.ReadFull(resp.Body, make([]byte, 5))
-		took := time.Since(begun)
-		_, _ = io.Copy(io.Discard, resp.Body)
-		_ = resp.Body.Close()
-		return took
-	}
-	ask()
+	firstByte(b, rt, base)
 	var alone, beside []time.Duration
 	for range 20 {
-		alone = append(alone, ask())
+		alone = append(alone, firstByte(b, rt, base))
 	}
 	ctx, stop := context.WithCancel(b.Context())
 	var uploads sync.WaitGroup
@@ -166,7 +232,7 @@ func besideUploads(b *testing.B, rt http.RoundTripper, base string) {
 	settle := time.NewTimer(5 * time.Second) // the link is full by then
 	<-settle.C
 	for b.Loop() {
-		beside = append(beside, ask())
+		beside = append(beside, firstByte(b, rt, base))
 	}
 	b.StopTimer()
 	stop()

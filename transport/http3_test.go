@@ -28,7 +28,13 @@ import (
 // newHTTP3 is what a process shares, for loopback.
 func newHTTP3(t testing.TB) *transport.HTTP3 {
 	t.Helper()
-	endpoint, err := h3.NewEndpoint(nil)
+	return newHTTP3Over(t, nil)
+}
+
+// newHTTP3Over has its sockets made by listen, nil = the machine's.
+func newHTTP3Over(t testing.TB, listen h3.ListenFunc) *transport.HTTP3 {
+	t.Helper()
+	endpoint, err := h3.NewEndpoint(listen)
 	if err != nil {
 		t.Fatal(err)
 	}
