@@ -127,6 +127,24 @@ func TestSessionsInMemoryOnly(t *testing.T) {
 	}
 }
 
+// A file that cannot be written costs its warmth, and is told of once.
+func TestSessionsThatCannotBeWritten(t *testing.T) {
+	base, ca := secureUpstream(t, nil)
+	r := start(t, "", fmt.Sprintf("tls: {session_file: %s/x}\nupstreams:\n  up: {url: '%s', tls: {ca_file: %[1]s}, pool: {warm: 0}}\n", ca, base))
+	if status, _ := r.call("/up/v1/x"); status != 200 {
+		t.Fatal(status)
+	}
+	for range 2 {
+		if status, body := r.post("/v1/tls/flush"); status != 200 {
+			t.Errorf("flush: %d %s", status, body)
+		}
+	}
+	r.stop()
+	if n := strings.Count(r.log.String(), "the sessions could not be written"); n != 1 {
+		t.Errorf("told %d times:\n%s", n, r.log)
+	}
+}
+
 // A key that is not pinned is refused with the key to set, or reported only.
 func TestPinnedKeys(t *testing.T) {
 	base, ca := secureUpstream(t, nil)

@@ -109,7 +109,10 @@ func (s *Sidecar) saveSessions(save func(*tlspool.Store, tlspool.File) error) {
 	if s.sessionFile.Path == "" {
 		return
 	}
-	if err := save(s.sessions, s.sessionFile); err != nil {
+	err := save(s.sessions, s.sessionFile)
+	if err == nil {
+		s.sessionsUnsaved.Store(false)
+	} else if !s.sessionsUnsaved.Swap(true) { // told once
 		s.log.Warn("tls: the sessions could not be written", "file", s.sessionFile.Path, "error", err.Error())
 	}
 }

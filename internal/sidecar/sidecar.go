@@ -55,6 +55,8 @@ type Sidecar struct {
 	stub        *dnscache.Stub // nil: none
 	hosts       dial.Memory    // how their addresses did
 
+	sessionsUnsaved atomic.Bool // the last attempt failed
+
 	draining atomic.Bool
 	quit     chan struct{} // closed by the admin's quit
 	quitOnce sync.Once
