@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -171,6 +172,28 @@ func TestAnAppThatHasAllMayLeave(t *testing.T) {
 	_ = app.Close()
 	if rec := r.record(); rec.Outcome != OutcomeOK || rec.Cause != "" {
 		t.Errorf("outcome %s cause %s", rec.Outcome, rec.Cause)
+	}
+}
+
+// 425 goes to whoever sent Early-Data: only he may ask again (RFC 8470 §5.2).
+func TestTooEarlyIsTheAppsToAskAgain(t *testing.T) {
+	var asked atomic.Int32
+	r := newRig(t, rawUpstream(t, func(c *rawConn) {
+		if head := c.head(); !strings.Contains(head, "Early-Data: 1\n") {
+			t.Errorf("the upstream got %q", head)
+		}
+		asked.Add(1)
+		c.send("HTTP/1.1 425 Too Early\nContent-Length: 5\n\n")
+		c.sendExact("early")
+	}), nil)
+	app := r.dial()
+	app.send("GET /up/v1/models HTTP/1.1\nHost: localhost\nEarly-Data: 1\n\n")
+	if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 425 Too Early\n") {
+		t.Errorf("head %q", head)
+	}
+	app.expect("early")
+	if n := asked.Load(); n != 1 {
+		t.Errorf("asked %d times", n)
 	}
 }
 
