@@ -114,7 +114,7 @@ func (b *body) nextChunk() error {
 	br := b.x.br
 	budget := maxChunkLine
 	if b.open {
-		line, err := readChunkLine(br, &budget)
+		line, err := readChunkedLine(br, &budget)
 		if err != nil {
 			return chunkError(err)
 		}
@@ -123,7 +123,7 @@ func (b *body) nextChunk() error {
 		}
 		b.open = false
 	}
-	line, err := readChunkLine(br, &budget)
+	line, err := readChunkedLine(br, &budget)
 	if err != nil {
 		return chunkError(err)
 	}
@@ -135,7 +135,7 @@ func (b *body) nextChunk() error {
 		return nil
 	}
 	budget = maxHeadBytes
-	trailers, err := readFields(br, &budget)
+	trailers, err := readFields(br, &budget, readChunkedLine)
 	if err != nil {
 		return unexpected(err)
 	}

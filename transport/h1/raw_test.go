@@ -146,6 +146,8 @@ func TestAnswers(t *testing.T) {
 		{name: "1xx without end", raw: strings.Repeat("HTTP/1.1 102 P\r\n\r\n", maxInterim+1), code: "upstream_bad_response"},
 		{name: "a chunk that is no number", raw: ok + "Transfer-Encoding: chunked\r\n\r\n-1\r\nh\r\n0\r\n\r\n", code: "upstream_bad_response"},
 		{name: "a chunk's line that ends with LF alone", raw: ok + "Transfer-Encoding: chunked\r\n\r\n2\nhi\r\n0\r\n\r\n", code: "upstream_bad_response"},
+		{name: "a trailer that ends with LF alone", raw: ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nX: y\n\r\n", body: "hi", code: "upstream_bad_response"},
+		{name: "trailers that end with LF alone", raw: ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\n", body: "hi", code: "upstream_bad_response"},
 		{name: "a chunk that ends with LF alone", raw: ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nhi\n0\r\n\r\n", body: "hi", code: "upstream_bad_response"},
 		{name: "a chunk with 0x", raw: ok + "Transfer-Encoding: chunked\r\n\r\n0x2\r\nhi\r\n0\r\n\r\n", code: "upstream_bad_response"},
 		{name: "a chunk longer than it says", raw: ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nhiho\r\n0\r\n\r\n", body: "hi", code: "upstream_bad_response"},

@@ -44,7 +44,7 @@ func readHead(br *bufio.Reader) (*answer, error) {
 	if err := a.statusLine(line); err != nil {
 		return nil, err
 	}
-	if a.header, err = readFields(br, &budget); err != nil {
+	if a.header, err = readFields(br, &budget, readLine); err != nil {
 		return nil, err
 	}
 	return a, nil
@@ -85,15 +85,16 @@ func readLine(br *bufio.Reader, budget *int) ([]byte, error) {
 	return trimLine(line)
 }
 
-// readChunkLine reads one whose end must be CRLF: what others do not take for the
-// end of a chunk's line hides a second answer (RFC 9112 §7.1).
-func readChunkLine(br *bufio.Reader, budget *int) ([]byte, error) {
+// readChunkedLine reads one of chunked coding, trailers included, whose end must be
+// CRLF: what others do not take for the end of a line hides a second answer (RFC 9112
+// §7.1).
+func readChunkedLine(br *bufio.Reader, budget *int) ([]byte, error) {
 	line, err := readToLF(br, budget)
 	if err != nil {
 		return nil, err
 	}
 	if !bytes.HasSuffix(line, []byte("\r\n")) {
-		return nil, badAnswer("a chunk's line ends with a bare line feed")
+		return nil, badAnswer("a line of its chunked coding ends with a bare line feed")
 	}
 	return trimLine(line)
 }
@@ -138,12 +139,12 @@ func tooLarge() *fault.Error {
 	return e
 }
 
-// readFields reads fields up to the empty line.
-func readFields(br *bufio.Reader, budget *int) (http.Header, error) {
+// readFields reads fields up to the empty line, each line with next.
+func readFields(br *bufio.Reader, budget *int, next func(*bufio.Reader, *int) ([]byte, error)) (http.Header, error) {
 	h := make(http.Header, 16)
 	last := ""
 	for {
-		line, err := readLine(br, budget)
+		line, err := next(br, budget)
 		if err != nil {
 			return nil, err
 		}
