@@ -74,10 +74,11 @@ var houseRules = rules{
 		},
 		"transport/dial":      nothing,
 		"transport/fault":     nothing,
+		"transport/semantics": nothing,
 		"transport/contract":  {"transport/fault": "typed errors"},
 		"transport/h1":        {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors", "transport/contract": "its tests"},
-		"transport/h2":        {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors", "transport/contract": "its tests"},
-		"transport/h3":        {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors", "transport/contract": "its tests"},
+		"transport/h2":        {"transport/semantics": "what HTTP/2 and HTTP/3 share", "bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors", "transport/contract": "its tests"},
+		"transport/h3":        {"transport/semantics": "what HTTP/2 and HTTP/3 share", "bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors", "transport/contract": "its tests"},
 		"transport/h3/altsvc": nothing,
 		"transport/pool":      {"heartbeat": "learned limits decide when a connection is replaced", "transport/fault": "typed errors"},
 		// Layers wrap a RoundTripper and know neither each other nor transport.

@@ -5,8 +5,6 @@ package h2
 import (
 	"errors"
 	"fmt"
-	"net/http"
-	"strings"
 	"time"
 
 	"github.com/warmwire/warmwire/transport/fault"
@@ -15,23 +13,6 @@ import (
 )
 
 var errStringLength = hpack.ErrStringLength
-
-// announced are the trailers that an answer's head names.
-func announced(h http.Header) http.Header {
-	vs, ok := h["Trailer"]
-	if !ok {
-		return nil
-	}
-	t := http.Header{}
-	for _, v := range vs {
-		for name := range strings.SplitSeq(v, ",") {
-			if name = http.CanonicalHeaderKey(strings.TrimSpace(name)); name != "" {
-				t[name] = nil
-			}
-		}
-	}
-	return t
-}
 
 func (c *Conn) onSettings(f *http2.SettingsFrame) error {
 	if err := c.useless(1); err != nil {

@@ -136,22 +136,3 @@ func (r *fieldReader) canonical(name string) string {
 	}
 	return k
 }
-
-// lengthOf is the declared length, -1 if none (RFC 9110 §8.6: the same value
-// repeated is one).
-func lengthOf(h http.Header) (int64, error) {
-	vs := h["Content-Length"]
-	if len(vs) == 0 {
-		return -1, nil
-	}
-	for _, v := range vs[1:] {
-		if v != vs[0] {
-			return 0, errors.New("it declares two lengths")
-		}
-	}
-	n, err := strconv.ParseUint(vs[0], 10, 63)
-	if err != nil {
-		return 0, errors.New("its content-length is not a number")
-	}
-	return int64(n), nil
-}

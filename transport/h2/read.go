@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/warmwire/warmwire/transport/fault"
+	"github.com/warmwire/warmwire/transport/semantics"
 	"golang.org/x/net/http2"
 )
 
@@ -442,9 +443,9 @@ func (s *stream) onHead(end bool) {
 // onFinal is the head of the answer proper.
 func (s *stream) onFinal(code int, h http.Header, end bool) {
 	c := s.c
-	declared, err := lengthOf(h)
+	declared, err := semantics.LengthOf(h)
 	tunnelled := s.tunnel != noTunnel && code < 300
-	bodyless := s.target.method == http.MethodHead || code == http.StatusNoContent || code == http.StatusNotModified
+	bodyless := s.target.Method == http.MethodHead || code == http.StatusNoContent || code == http.StatusNotModified
 	if tunnelled {
 		declared, err = -1, nil // RFC 9110 §9.3.6
 		delete(h, "Content-Length")
@@ -457,11 +458,11 @@ func (s *stream) onFinal(code int, h http.Header, end bool) {
 	}
 	resp := &http.Response{
 		Status: statusLine(code), StatusCode: code, Proto: "HTTP/2.0", ProtoMajor: 2,
-		Header: h, ContentLength: declared, Request: s.req, TLS: c.tls, Body: (*body)(s), Trailer: announced(h),
+		Header: h, ContentLength: declared, Request: s.req, TLS: c.tls, Body: (*body)(s), Trailer: semantics.AnnouncedTrailers(h),
 	}
 	if end {
 		resp.Body = http.NoBody
-		if declared < 0 && s.target.method != http.MethodHead {
+		if declared < 0 && s.target.Method != http.MethodHead {
 			resp.ContentLength = 0
 		}
 	}

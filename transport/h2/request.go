@@ -4,138 +4,35 @@ package h2
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/warmwire/warmwire/transport/semantics"
 )
-
-// target is what a request's pseudo-header fields say.
-type target struct {
-	method, scheme, authority, path, protocol string
-}
-
-func (t *target) from(c *Conn, req *http.Request) error {
-	t.method = req.Method
-	if t.method == "" {
-		t.method = http.MethodGet
-	}
-	if !httpguts.ValidHeaderFieldName(t.method) {
-		return errors.New("h2: the request's method is not a token")
-	}
-	if req.URL == nil {
-		return errors.New("h2: the request has no URL")
-	}
-	if t.scheme = req.URL.Scheme; t.scheme == "" {
-		t.scheme = c.scheme
-	}
-	if t.authority = req.Host; t.authority == "" {
-		t.authority = req.URL.Host
-	}
-	// RFC 9113 §8.3.1: no user information.
-	if t.authority == "" || !httpguts.ValidHostHeader(t.authority) || strings.Contains(t.authority, "@") {
-		return errors.New("h2: the request's Host is missing or not valid")
-	}
-	if p := req.Header[":protocol"]; len(p) > 0 {
-		t.protocol = p[0]
-		if t.method != http.MethodConnect || !httpguts.ValidHeaderFieldName(t.protocol) {
-			return errors.New("h2: :protocol is for CONNECT and holds one token (RFC 8441)")
-		}
-	}
-	if t.method == http.MethodConnect && t.protocol == "" {
-		return nil // RFC 9113 §8.5: neither scheme nor path
-	}
-	raw := req.RequestURI
-	if raw == "" {
-		raw = req.URL.RequestURI()
-		if t.method == http.MethodOptions && req.URL.Path == "*" {
-			raw = "*"
-		}
-	}
-	var err error
-	t.path, err = originForm(raw)
-	return err
-}
-
-// originForm is the path and query of a raw target, octet for octet.
-func originForm(raw string) (string, error) {
-	if raw != "*" && !strings.HasPrefix(raw, "/") {
-		_, rest, absolute := strings.Cut(raw, "://")
-		if !absolute {
-			return "", errors.New("h2: the request target does not begin with a slash")
-		}
-		slash := strings.IndexByte(rest, '/')
-		if slash < 0 {
-			return "", errors.New("h2: the request target has no path")
-		}
-		raw = rest[slash:]
-	}
-	for i := range len(raw) {
-		if raw[i] <= ' ' || raw[i] == 0x7f {
-			return "", errors.New("h2: the request target holds a space or a control character")
-		}
-	}
-	return raw, nil
-}
-
-// hopByHop are fields that HTTP/2 does not have (RFC 9113 §8.2.2), and those that
-// are written from other parts of the request.
-func hopByHop(lower string) bool {
-	switch lower {
-	case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade", "host", "content-length", ":protocol":
-		return true
-	}
-	return false
-}
-
-// checkFields refuses what must not be sent, and measures the rest. Values are
-// never part of an error: they may be secret.
-func (s *stream) checkFields() error {
-	size := len(s.target.method) + len(s.target.scheme) + len(s.target.authority) + len(s.target.path) + 5*32 + 64
-	for k, vs := range s.req.Header {
-		if k != ":protocol" && !httpguts.ValidHeaderFieldName(k) {
-			return fmt.Errorf("h2: request field name %q is not valid", k)
-		}
-		for _, v := range vs {
-			if !httpguts.ValidHeaderFieldValue(v) {
-				return fmt.Errorf("h2: the value of request field %q is not valid", k)
-			}
-			size += len(k) + len(v) + 32
-		}
-	}
-	for k := range s.req.Trailer {
-		if !httpguts.ValidTrailerHeader(http.CanonicalHeaderKey(k)) || !httpguts.ValidHeaderFieldName(k) {
-			return fmt.Errorf("h2: request trailer name %q is not valid", k)
-		}
-		size += len(k) + 2
-	}
-	s.headerList = uint64(size)
-	return nil
-}
 
 // writeHeadLocked queues the request's head, and END_STREAM if it has no body.
 func (c *Conn) writeHeadLocked(s *stream) {
 	c.out.marks = append(c.out.marks, mark{s: s, at: len(c.out.buf)})
 	c.hbuf.Reset()
 	t := &s.target
-	c.field(":method", t.method)
+	c.field(":method", t.Method)
 	if s.tunnel != plainConnect {
-		c.field(":scheme", t.scheme)
-		c.field(":path", t.path)
+		c.field(":scheme", t.Scheme)
+		c.field(":path", t.Path)
 	}
-	c.field(":authority", t.authority)
+	c.field(":authority", t.Authority)
 	if s.tunnel == extendedConnect {
-		c.field(":protocol", t.protocol)
+		c.field(":protocol", t.Protocol)
 	}
 	trailers := len(s.req.Trailer) > 0 && s.upload != nil
 	for k, vs := range s.req.Header {
 		name := c.lowerLocked(k)
-		if hopByHop(name) || (trailers && name == "trailer") {
+		if semantics.HopByHop(name) || (trailers && name == "trailer") {
 			continue
 		}
 		for _, v := range vs {
@@ -152,7 +49,7 @@ func (c *Conn) writeHeadLocked(s *stream) {
 		}
 		c.field("trailer", strings.Join(names, ","))
 	}
-	if n, ok := contentLength(s); ok {
+	if n, ok := s.target.ContentLength(declaredLength(s.req)); ok && s.tunnel == noTunnel {
 		// It changes with every request: not worth a place in the HPACK table.
 		_ = c.henc.WriteField(hpack.HeaderField{Name: "content-length", Value: strconv.FormatInt(n, 10), Sensitive: true})
 	}
@@ -165,21 +62,6 @@ func (c *Conn) writeHeadLocked(s *stream) {
 		c.out.marks = append(c.out.marks, mark{s: s, end: true})
 	}
 	c.prioritiseLocked(s)
-}
-
-// contentLength is what the head declares, as net/http does.
-func contentLength(s *stream) (int64, bool) {
-	n := declaredLength(s.req)
-	switch {
-	case s.tunnel != noTunnel:
-		return 0, false
-	case n > 0:
-		return n, true
-	case n == 0:
-		m := s.target.method
-		return 0, m == http.MethodPost || m == http.MethodPut || m == http.MethodPatch
-	}
-	return 0, false
 }
 
 func (c *Conn) field(name, value string) {

@@ -17,29 +17,6 @@ import (
 	"golang.org/x/net/http2"
 )
 
-func TestOriginForm(t *testing.T) {
-	tests := []struct {
-		raw, want string
-		ok        bool
-	}{
-		{"/", "/", true},
-		{"*", "*", true},
-		{"//a%2F/../b?x=/?#y", "//a%2F/../b?x=/?#y", true},
-		{"/\xc3\xa9", "/\xc3\xa9", true},
-		{"https://api.test/v1?x", "/v1?x", true},
-		{"https://api.test", "", false},
-		{"v1", "", false},
-		{"", "", false},
-		{"/a b", "", false},
-		{"/a\x00", "", false},
-	}
-	for _, tt := range tests {
-		if got, err := originForm(tt.raw); got != tt.want && err == nil || (err == nil) != tt.ok {
-			t.Errorf("originForm(%q) = %q, %v", tt.raw, got, err)
-		}
-	}
-}
-
 func TestConfigIsChecked(t *testing.T) {
 	tests := []struct {
 		name string

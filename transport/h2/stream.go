@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/warmwire/warmwire/transport/fault"
+	"github.com/warmwire/warmwire/transport/semantics"
 	"golang.org/x/net/http2"
 )
 
@@ -34,7 +35,7 @@ type stream struct {
 	urgency    string // of the priority signals; "" = none are sent
 	weight     uint8  // of RFC 7540, less one
 	tunnel     tunnel
-	target     target
+	target     semantics.Target
 	headerList uint64        // size as RFC 9113 §6.5.2 counts it
 	upload     *upload       // nil = no body
 	ready      chan struct{} // holds a token when RoundTrip shall look
@@ -94,17 +95,18 @@ func (c *Conn) newStream(req *http.Request) (*stream, error) {
 		ready: make(chan struct{}, 1)}
 	s.taken.L, s.arrived.L = &c.mu, &s.mu
 	s.read.declared = -1
-	if err := s.target.from(c, req); err != nil {
-		return nil, err
+	var err error
+	if s.target, err = semantics.TargetOf(req, c.scheme); err != nil {
+		return nil, fmt.Errorf("h2: %w", err)
 	}
 	if req.Method == http.MethodConnect {
 		s.tunnel = plainConnect
-		if s.target.protocol != "" {
+		if s.target.Protocol != "" {
 			s.tunnel = extendedConnect
 		}
 	}
-	if err := s.checkFields(); err != nil {
-		return nil, err
+	if s.headerList, err = s.target.CheckFields(req); err != nil {
+		return nil, fmt.Errorf("h2: %w", err)
 	}
 	s.upload = newUpload(s)
 	s.setPriority()

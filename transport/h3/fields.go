@@ -168,44 +168,6 @@ func (e *coder) header(fields []qpack.HeaderField) http.Header {
 	return h
 }
 
-// lengthOf is the declared length, -1 if none (RFC 9110 §8.6: the same value
-// repeated is one).
-func lengthOf(h http.Header) (int64, error) {
-	vs := h["Content-Length"]
-	if len(vs) == 0 {
-		return -1, nil
-	}
-	for _, v := range vs[1:] {
-		if v != vs[0] {
-			return 0, errors.New("it declares two lengths")
-		}
-	}
-	n, err := strconv.ParseUint(vs[0], 10, 63)
-	if err != nil {
-		return 0, errors.New("its content-length is not a number")
-	}
-	return int64(n), nil
-}
-
-// announced are the trailers that a head announces, without values yet. Nothing
-// is taken out of the head.
-func announced(h http.Header) http.Header {
-	var t http.Header
-	for _, v := range h["Trailer"] {
-		for name := range strings.SplitSeq(v, ",") {
-			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
-			if !httpguts.ValidTrailerHeader(name) || name == "" {
-				continue
-			}
-			if t == nil {
-				t = http.Header{}
-			}
-			t[name] = nil
-		}
-	}
-	return t
-}
-
 func statusLine(code int) string {
 	if code == http.StatusOK {
 		return "200 OK"

@@ -16,6 +16,7 @@ import (
 	"github.com/quic-go/qpack"
 	"github.com/quic-go/quic-go"
 	"github.com/warmwire/warmwire/transport/fault"
+	"github.com/warmwire/warmwire/transport/semantics"
 )
 
 // A tunnel is what CONNECT makes of a stream.
@@ -36,7 +37,7 @@ type stream struct {
 	class        Class
 	urgency      string // of the priority signals; "" = none are sent
 	tunnel       tunnel // that was asked for
-	target       target
+	target       semantics.Target
 	fieldSection uint64  // size as RFC 9114 §4.2.2 counts it
 	upload       *upload // nil = no body
 	str          *quic.Stream
@@ -72,17 +73,18 @@ type reading struct {
 func (c *Conn) newStream(req *http.Request) (*stream, error) {
 	s := &stream{c: c, req: req, trace: httptrace.ContextClientTrace(req.Context()), class: c.cfg.classOf(req)}
 	s.read.declared = -1
-	if err := s.target.from(req); err != nil {
-		return nil, err
+	var err error
+	if s.target, err = semantics.TargetOf(req, "https"); err != nil {
+		return nil, fmt.Errorf("h3: %w", err)
 	}
 	if req.Method == http.MethodConnect {
 		s.tunnel = plainConnect
-		if s.target.protocol != "" {
+		if s.target.Protocol != "" {
 			s.tunnel = extendedConnect
 		}
 	}
-	if err := s.checkFields(); err != nil {
-		return nil, err
+	if s.fieldSection, err = s.target.CheckFields(req); err != nil {
+		return nil, fmt.Errorf("h3: %w", err)
 	}
 	s.upload = newUpload(s)
 	s.setPriority()
@@ -92,7 +94,7 @@ func (c *Conn) newStream(req *http.Request) (*stream, error) {
 // safe says whether the request may be replayed by anybody on the path, which is
 // what 0-RTT allows (RFC 8470 §2).
 func (s *stream) safe() bool {
-	switch s.target.method {
+	switch s.target.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
 		return s.upload == nil
 	}
@@ -276,9 +278,9 @@ func (s *stream) onInterim(code int, fields []qpack.HeaderField) error {
 
 // onFinal is the head of the answer proper.
 func (s *stream) onFinal(code int, h http.Header) error {
-	declared, err := lengthOf(h)
+	declared, err := semantics.LengthOf(h)
 	tunnelled := s.tunnel != noTunnel && code < 300
-	bodyless := s.target.method == http.MethodHead || code == http.StatusNoContent || code == http.StatusNotModified
+	bodyless := s.target.Method == http.MethodHead || code == http.StatusNoContent || code == http.StatusNotModified
 	if tunnelled {
 		declared, err = -1, nil // RFC 9110 §9.3.6
 		bodyless = false
@@ -294,9 +296,9 @@ func (s *stream) onFinal(code int, h http.Header) error {
 	}
 	s.read.resp = &http.Response{
 		Status: statusLine(code), StatusCode: code, Proto: "HTTP/3.0", ProtoMajor: 3,
-		Header: h, ContentLength: declared, Request: s.req, TLS: s.c.tlsState(), Body: (*body)(s), Trailer: announced(h),
+		Header: h, ContentLength: declared, Request: s.req, TLS: s.c.tlsState(), Body: (*body)(s), Trailer: semantics.AnnouncedTrailers(h),
 	}
-	if declared < 0 && bodyless && s.target.method != http.MethodHead {
+	if declared < 0 && bodyless && s.target.Method != http.MethodHead {
 		s.read.resp.ContentLength = 0
 	}
 	s.read.bodyless, s.read.declared = bodyless, declared
@@ -315,7 +317,7 @@ func (s *stream) noBody() error {
 	if err := s.atEnd(); err != nil {
 		return err
 	}
-	if r.declared < 0 && s.target.method != http.MethodHead {
+	if r.declared < 0 && s.target.Method != http.MethodHead {
 		r.resp.ContentLength = 0
 	}
 	r.resp.Body = http.NoBody
