@@ -25,6 +25,7 @@ type Handshake struct {
 	s       *Store
 	key     Key
 	refresh bool
+	full    bool // takes no ticket
 
 	// The Store's mu guards the fields below.
 
@@ -45,6 +46,14 @@ func (s *Store) Handshake(k Key) *Handshake { return s.handshake(k, false) }
 // younger.
 func (s *Store) Refresh(k Key) *Handshake { return s.handshake(k, true) }
 
+// Full is as Handshake, but takes no ticket: for the connection after one that failed
+// with a ticket. The tickets that it brings are kept.
+func (s *Store) Full(k Key) *Handshake {
+	h := s.handshake(k, false)
+	h.full = true
+	return h
+}
+
 func (s *Store) handshake(k Key, refresh bool) *Handshake {
 	return &Handshake{s: s, key: k.normal(), refresh: refresh, verdict: &verdict{}}
 }
@@ -62,6 +71,9 @@ func (h *Handshake) Get(string) (*tls.ClientSessionState, bool) {
 	h.usedLocked(now)
 	if e.full > 0 {
 		e.full--
+		return nil, false
+	}
+	if h.full {
 		return nil, false
 	}
 	h.s.dropExpiredLocked(e, now)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quic-go/quic-go"
@@ -81,6 +82,7 @@ type Transport struct {
 	tcp     []string // of the protocols, those over TCP
 
 	quicTokens quic.TokenStore
+	identity   atomic.Pointer[string] // roots and our certificate at the last Recheck
 
 	mu      sync.Mutex // guards origins and closed
 	closed  bool
@@ -120,5 +122,6 @@ func New(dial DialFunc, cfg Config) (*Transport, error) {
 	if t.cfg.Sessions == nil {
 		t.cfg.Sessions = tlspool.New(tlspool.Config{})
 	}
+	t.Recheck()
 	return t, nil
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/warmwire/warmwire/tlspool/trust"
@@ -60,20 +61,31 @@ func classify(ctx context.Context, err error) error {
 		}
 		return errors.Join(cause, err)
 	}
-	if isRemoteAlert(err) {
-		// With TLS 1.3 the server judges our certificate after our handshake is over.
-		return &Error{In: "tls", Kind: "upstream_tls_failed", Err: fmt.Errorf("the upstream ended the TLS connection: %w; "+
-			"if it asks for a client certificate, see tls.client_cert", err)}
+	found := errors.As(err, &t)
+	if alert := remoteAlert(err); alert != "" {
+		// With TLS 1.3 the server judges our certificate after our handshake is over: what
+		// is known of the request stays true.
+		e := &Error{In: "tls", Kind: "upstream_tls_failed", Err: fmt.Errorf("the upstream ended the TLS connection: %w", err)}
+		if found && t.RequestSent() {
+			e.In, e.Sent = "wait", true
+		}
+		if strings.Contains(alert, "certificate") || strings.Contains(alert, "access denied") {
+			e.Err = fmt.Errorf("%w; if it asks for a client certificate, see tls.client_cert", e.Err)
+		}
+		return e
 	}
-	if errors.As(err, &t) {
+	if found {
 		return err
 	}
 	return &Error{In: "send", Kind: "upstream_closed", Err: err}
 }
 
-// isRemoteAlert says that the peer ended TLS with an alert. crypto/tls marks it by
-// the operation alone.
-func isRemoteAlert(err error) bool {
+// remoteAlert is the alert with which the peer ended TLS, "" if it did not. crypto/tls
+// marks it by the operation alone.
+func remoteAlert(err error) string {
 	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "remote error"
+	if errors.As(err, &op) && op.Op == "remote error" {
+		return op.Err.Error()
+	}
+	return ""
 }

@@ -269,7 +269,7 @@ func (o *origin) dialQUIC(ctx context.Context, addr netip.AddrPort, changed func
 	f := &flow{quic: true, wake: make(chan struct{}, 1), answered: func() {
 		o.t.cfg.HTTP3.Offers.Worked(time.Now(), o.key)
 	}}
-	cfg, session := o.tlsConfig(nil, true, false)
+	cfg, session := o.tlsConfig(nil, nil)
 	begun := time.Now()
 	class := h3.Class(o.t.cfg.Class)
 	c, err := o.t.cfg.HTTP3.Endpoint.Dial(ctx, addr, h3.Config{
@@ -281,7 +281,14 @@ func (o *origin) dialQUIC(ctx context.Context, addr netip.AddrPort, changed func
 		},
 	})
 	if err != nil {
-		settle(session, tls.ConnectionState{}, err, context.Cause(ctx))
+		cause := context.Cause(ctx)
+		if errors.Is(cause, context.DeadlineExceeded) {
+			cause = nil // the server, or the path, took too long
+		}
+		settle(session, tls.ConnectionState{}, err, cause)
+		if cause == nil {
+			o.t.handshaken(false, false, time.Since(begun), err)
+		}
 		return nil, err
 	}
 	f.clientConn = c

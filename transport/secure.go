@@ -6,12 +6,14 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http/httptrace"
 	"strings"
 	"time"
 
 	"github.com/warmwire/warmwire/tlspool"
+	"github.com/warmwire/warmwire/tlspool/trust"
 )
 
 // A Handshake is one that was made or has failed, for Config.OnHandshake.
@@ -31,7 +33,7 @@ type opening struct {
 	full       bool   // a ticket made the handshake fail
 	asked      bool   // for what the HTTPS record says of ECH
 	ech        []byte // ECHConfigList to use; nil = none
-	refused    bool   // the server has refused ECH
+	refused    bool   // ECH was refused, or could not be used
 }
 
 // again says whether another connection may do better than the one that failed with
@@ -49,10 +51,14 @@ func (op *opening) again(ctx context.Context, err error, offered bool) bool {
 		}
 		op.refused, op.ech = true, refused.RetryConfigList // none: it wants no ECH any more
 		return true
-	case offered && !op.full && !timedOut(err):
+	case len(op.ech) > 0 && !op.refused && strings.Contains(err.Error(), "ECHConfigList"), // RFC 9849 §6: unknown ones are ignored
+		len(op.ech) > 0 && !op.refused && strings.Contains(err.Error(), "EncryptedClientHelloConfigList"):
+		op.refused, op.ech = true, nil // nothing was sent
+		return true
+	case offered && !op.full && !timedOut(err) && !ofToday(err):
 		op.full = true
 		return true
-	case errors.As(err, &wrong) && wrong.Kind == "upstream_tls_wrong_name" && !op.distrusted && op.o.t.cfg.Distrust != nil:
+	case errors.As(err, &wrong) && wrong.Kind == "upstream_tls_wrong_name" && len(op.ech) == 0 && !op.distrusted && op.o.t.cfg.Distrust != nil:
 		op.distrusted = true
 		return op.o.t.cfg.Distrust(ctx, op.o.addr)
 	}
@@ -64,6 +70,13 @@ func timedOut(err error) bool {
 	return errors.As(err, &e) && e.Expired
 }
 
+// ofToday says whether err is about a certificate that the server showed just now,
+// whatever session was offered: another connection would meet it again.
+func ofToday(err error) bool {
+	var untrusted *trust.Error
+	return errors.As(err, &untrusted) && !untrusted.Resumed
+}
+
 // handshake makes TLS of a connection, within the limit. offered says whether an
 // earlier session was offered to the server.
 func (op *opening) handshake(ctx context.Context, c net.Conn) (tc *tls.Conn, offered bool, err error) {
@@ -72,15 +85,12 @@ func (op *opening) handshake(ctx context.Context, c net.Conn) (tc *tls.Conn, off
 	if op.h1Only {
 		protocols = []string{"http/1.1"}
 	}
-	cfg, session := o.tlsConfig(protocols, false, op.refresh)
-	if o.t.cfg.ECH != nil && !op.asked {
-		op.asked, op.ech = true, o.t.cfg.ECH(ctx, o.addr)
-	}
-	if len(op.ech) > 0 {
-		cfg.EncryptedClientHelloConfigList, cfg.MinVersion = op.ech, tls.VersionTLS13
-	}
 	limited, cancel := context.WithTimeout(ctx, o.t.cfg.TLSHandshake)
 	defer cancel()
+	if o.t.cfg.ECH != nil && !op.asked {
+		op.asked, op.ech = true, o.t.cfg.ECH(limited, o.addr)
+	}
+	cfg, session := o.tlsConfig(op, protocols)
 	trace := httptrace.ContextClientTrace(ctx)
 	if trace != nil && trace.TLSHandshakeStart != nil {
 		trace.TLSHandshakeStart()
@@ -102,28 +112,45 @@ func (op *opening) handshake(ctx context.Context, c net.Conn) (tc *tls.Conn, off
 	if ctx.Err() != nil {
 		return nil, false, context.Cause(ctx)
 	}
-	return nil, session.Offered(), tlsError(o.addr, o.t.cfg.Trust.Explain(o.host, err), o.t.cfg.TLSHandshake)
+	failed := tlsError(o.addr, o.t.cfg.Trust.Explain(o.host, err), o.t.cfg.TLSHandshake)
+	if len(op.ech) > 0 {
+		failed.Err = fmt.Errorf("%w (with the ECH offer of its HTTPS record: tls.ech)", failed.Err)
+	}
+	return nil, session.Offered(), failed
 }
 
-// tlsConfig is what a new connection to the origin shakes hands with.
-func (o *origin) tlsConfig(protocols []string, quic, refresh bool) (*tls.Config, *tlspool.Handshake) {
+// tlsConfig is what a new connection to the origin shakes hands with; op nil: over QUIC.
+func (o *origin) tlsConfig(op *opening, protocols []string) (*tls.Config, *tlspool.Handshake) {
 	cfg := o.t.tls.Clone()
 	cfg.ServerName, cfg.NextProtos = o.host, protocols
-	key := tlspool.Key{ServerName: o.host, Protocols: strings.Join(protocols, ","), QUIC: quic, Trust: o.t.cfg.Trust.ID()}
-	_, key.Port, _ = net.SplitHostPort(o.addr)
+	if op != nil && len(op.ech) > 0 {
+		cfg.EncryptedClientHelloConfigList, cfg.MinVersion = op.ech, tls.VersionTLS13
+	}
+	key := o.sessionKey(cfg, op == nil)
 	if c := o.t.cfg.ClientCert; c != nil {
 		key.Client = c.Apply(cfg)
 	}
-	key.MinVersion = cfg.MinVersion
-	session := o.t.cfg.Sessions.Handshake(key)
-	if refresh {
-		session = o.t.cfg.Sessions.Refresh(key)
+	var session *tlspool.Handshake
+	switch store := o.t.cfg.Sessions; {
+	case op != nil && op.full:
+		session = store.Full(key)
+	case op != nil && op.refresh:
+		session = store.Refresh(key)
+	default:
+		session = store.Handshake(key)
 	}
 	cfg.ClientSessionCache = session
 	// What a resumed connection rests on is verified again by Trust, which remembers
 	// it: its verdict's short time does not limit the tickets.
 	o.t.cfg.Trust.Apply(cfg, o.host, nil)
 	return cfg, session
+}
+
+// sessionKey says which sessions a handshake with cfg may use, but for our identity.
+func (o *origin) sessionKey(cfg *tls.Config, quic bool) tlspool.Key {
+	_, port, _ := net.SplitHostPort(o.addr)
+	return tlspool.Key{ServerName: o.host, Port: port, Protocols: strings.Join(cfg.NextProtos, ","), QUIC: quic,
+		Trust: o.t.cfg.Trust.ID(), MinVersion: cfg.MinVersion}
 }
 
 // settle tells the session's store how its handshake ended. cause is why it was
@@ -137,6 +164,8 @@ func settle(session *tlspool.Handshake, state tls.ConnectionState, err, cause er
 		}
 	case cause != nil:
 		session.Failed(context.Canceled) // says nothing about the server
+	case ofToday(err):
+		session.Done(false) // the server has refused the ticket, and shown a certificate
 	default:
 		session.Failed(err)
 	}
@@ -163,24 +192,43 @@ func (t *Transport) handshaken(resumed, early bool, took time.Duration, err erro
 const ticketWait = time.Second
 
 // Refresh opens a connection for the tickets of an origin that is kept ready, and
-// closes it: those it has will soon be too old. It returns nil if the origin is not
-// of this Transport or is not kept ready.
+// closes it: those it has will soon be too old. It does nothing if a connection that
+// this Transport opens now would not use k, or the origin is not kept ready.
 func (t *Transport) Refresh(ctx context.Context, k tlspool.Key) error {
-	if k.QUIC || k.Trust != t.cfg.Trust.ID() {
-		return nil // a ticket over QUIC comes with the next connection over QUIC
-	}
 	for _, o := range t.each() {
-		if !o.secure || o.host != k.ServerName || o.addr != net.JoinHostPort(k.ServerName, k.Port) || o.pool.State().Keep == 0 {
+		cfg := t.tls.Clone()
+		if cfg.NextProtos = t.tcp; k.Protocols == "http/1.1" {
+			cfg.NextProtos = []string{"http/1.1"}
+		}
+		now := o.sessionKey(cfg, false) // a ticket over QUIC comes with the next connection over QUIC
+		if c := t.cfg.ClientCert; c != nil {
+			now.Client = c.ID()
+		}
+		if !o.secure || now != k || o.pool.State().Keep == 0 {
 			continue
 		}
 		s, nc, _, err := (&opening{o: o, h1Only: k.Protocols == "http/1.1", refresh: true}).run(ctx)
 		if err != nil {
 			return err
 		}
+		stop := context.AfterFunc(ctx, func() { _ = s.Close() })
 		_ = nc.SetReadDeadline(time.Now().Add(ticketWait))
 		_, _ = nc.Read(make([]byte, 1024)) // tickets come with the first bytes, if any do
+		stop()
 		_ = nc.Close()
 		_ = s.Close()
 	}
 	return nil
+}
+
+// Recheck renews the connections if the roots or our certificate are not those they
+// were opened with: what is in flight goes on, new requests do not join it.
+func (t *Transport) Recheck() {
+	id := t.cfg.Trust.ID()
+	if c := t.cfg.ClientCert; c != nil {
+		id += " " + c.ID()
+	}
+	if old := t.identity.Swap(&id); old != nil && *old != id {
+		t.Renew()
+	}
 }

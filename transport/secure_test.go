@@ -23,6 +23,7 @@ import (
 	"github.com/warmwire/warmwire/tlspool"
 	"github.com/warmwire/warmwire/tlspool/trust"
 	"github.com/warmwire/warmwire/transport"
+	"github.com/warmwire/warmwire/transport/contract"
 )
 
 // handshakes collects what OnHandshake is told.
@@ -67,6 +68,16 @@ func secureServer(t *testing.T, cfg *tls.Config) *httptest.Server {
 // anew makes one call over a new connection, whose ticket is waited for.
 func anew(t *testing.T, tr *transport.Transport, base string) (string, error) {
 	t.Helper()
+	contract.Eventually(t, "no connection is in use", func() bool {
+		for _, o := range tr.State() {
+			for _, c := range o.Conns {
+				if c.InFlight > 0 {
+					return false
+				}
+			}
+		}
+		return true
+	})
 	tr.CloseIdleConnections()
 	resp, err := tr.RoundTrip(request(t, http.MethodGet, base, "/", nil))
 	if err != nil {

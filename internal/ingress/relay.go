@@ -48,7 +48,8 @@ type exchange struct {
 	body  *uploadBody // nil: no body
 	watch *dialect.Watcher
 
-	lateHead *time.Timer // sends the head if the body does not come with it
+	lateHead    *time.Timer // sends the head if the body does not come with it
+	undelivered bool        // a write to the app has failed
 }
 
 // relay forwards the request of e and streams the answer back. It ends with the
@@ -222,6 +223,7 @@ func (e *exchange) stream(body io.Reader, u *Upstream) error {
 			}
 			if werr != nil {
 				e.stop(http1.ErrClientLeft)
+				e.undelivered = true
 				return werr
 			}
 			e.dog.wait(time.Now())
@@ -244,7 +246,7 @@ func (e *exchange) stream(body io.Reader, u *Upstream) error {
 // has counted the bytes, while the upstream has still to say that there are no more
 // (HTTP/2 may send END_STREAM by itself).
 func (e *exchange) leftWithAll(resp *http.Response) bool {
-	return resp.ContentLength > 0 && e.rec.BytesOut == resp.ContentLength && errors.Is(context.Cause(e.ctx), http1.ErrClientLeft)
+	return !e.undelivered && resp.ContentLength > 0 && e.rec.BytesOut == resp.ContentLength && errors.Is(context.Cause(e.ctx), http1.ErrClientLeft)
 }
 
 // cut breaks the app's stream visibly after a broken answer: no last chunk, or

@@ -79,12 +79,13 @@ func (s *Sidecar) buildForward(cfg *config.Config, t *ingress.Table, ups map[str
 	made := fmt.Sprintf("%+v %q %q", limits, cfg.ParentProxy, cfg.NoProxy)
 	dialer := s.dialer(time.Duration(limits.Connect), "", pick)
 	if b == nil || b.made != made {
-		trusted, err := trust.New(trust.Config{Store: s.roots, OnFailure: s.onUntrusted(forwardName)})
+		trusted, err := trust.New(trust.Config{Store: s.roots, OnFailure: s.onUntrusted("")})
 		if err != nil {
 			return err
 		}
 		tr, err := transport.New(dialer, transport.Config{
 			Trust: trusted, Sessions: s.sessions,
+			OnHandshake:  func(h transport.Handshake) { s.metrics.Handshake("", h.How, h.Took) },
 			TLSHandshake: time.Duration(limits.TLSHandshake), RequestWrite: time.Duration(limits.RequestWrite),
 			ResponseHeader: time.Duration(limits.ResponseHeader),
 		})
@@ -313,7 +314,7 @@ func fixedUntilRestart(old, now *config.Config) []string {
 	for name, changed := range map[string]bool{
 		"listen.address": !slices.Equal(old.Listen.Addresses, now.Listen.Addresses), "admin": old.Admin != now.Admin,
 		"limits.connections": old.Limits.Connections != now.Limits.Connections, "limits.header": old.Limits.Header != now.Limits.Header,
-		"dns": !reflect.DeepEqual(old.DNS, now.DNS), "limits.procs": old.Limits.Procs != now.Limits.Procs, "log.format": old.Log.Format != now.Log.Format,
+		"dns": !reflect.DeepEqual(old.DNS, now.DNS), "tls.session_file": old.TLS != now.TLS, "limits.procs": old.Limits.Procs != now.Limits.Procs, "log.format": old.Log.Format != now.Log.Format,
 	} {
 		if changed {
 			out = append(out, name+" has changed: restart for it to take effect")

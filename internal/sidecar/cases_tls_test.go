@@ -14,6 +14,7 @@ import (
 	"io"
 	"log"
 	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -21,6 +22,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/warmwire/warmwire/internal/config"
+	"github.com/warmwire/warmwire/internal/sidecar"
 )
 
 // secureUpstream is an HTTPS server and the file with its certificate.
@@ -111,6 +115,36 @@ func TestARestartResumes(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
+}
+
+// A start that fails leaves the sessions of the last run where they are.
+func TestAFailedStartKeepsTheSessions(t *testing.T) {
+	base, ca := secureUpstream(t, nil)
+	conf := fmt.Sprintf("upstreams:\n  up: {url: '%s', tls: {ca_file: %s}, pool: {warm: 0}}\n", base, ca)
+	state := t.TempDir()
+	r := startIn(t, state, "", conf)
+	if status, _ := r.call("/up/v1/x"); status != 200 {
+		t.Fatal(status)
+	}
+	r.stop()
+	taken, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	r.write("", conf+fmt.Sprintf("dns: {listen: '%s'}\n", taken.LocalAddr()))
+	cfg, _, err := config.Load(r.file, os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sidecar.New(cfg, sidecar.Options{}); err == nil {
+		t.Fatal("it started although dns.listen is taken")
+	}
+	again := startIn(t, state, "", conf)
+	if status, _ := again.call("/up/v1/x"); status != 200 {
+		t.Fatal(status)
+	}
+	again.metric(`warmwire_tls_handshakes_total{kind="resumed",upstream="up"} 1`)
 }
 
 // Sessions stay in memory if no file is wanted.

@@ -61,15 +61,15 @@ func (s *Sidecar) onUntrusted(upstream string) func(trust.Reason, bool) {
 }
 
 const (
-	sessionsSaved = 5 * time.Minute // how often; a crash costs the tickets since then
-	ticketsLooked = time.Minute     // how often for those that are too old soon
-	ticketShare   = 0.2             // of its life is left: a new one is fetched
+	sessionsSaved = 5 * time.Minute  // how often; a crash costs the tickets since then
+	ticketsLooked = time.Minute      // how often for those that are too old soon
+	trustLooked   = 10 * time.Second // how often whether roots or client certificates have changed
+	ticketShare   = 0.2              // of its life is left: a new one is fetched
 )
 
 // loadSessions takes the sessions of the last run. What is wrong with the file costs
 // its warmth only.
 func (s *Sidecar) loadSessions(cfg *config.Config) error {
-	s.sessions = tlspool.New(tlspool.Config{})
 	if cfg.TLS.SessionFile == "" {
 		return nil
 	}
@@ -89,8 +89,9 @@ func (s *Sidecar) loadSessions(cfg *config.Config) error {
 // keepSessions writes them now and then and at the end, and fetches new ones for
 // origins that are kept ready.
 func (s *Sidecar) keepSessions(ctx context.Context) {
-	save, look := time.NewTicker(sessionsSaved), time.NewTicker(ticketsLooked)
+	save, look, recheck := time.NewTicker(sessionsSaved), time.NewTicker(ticketsLooked), time.NewTicker(trustLooked)
 	defer save.Stop()
+	defer recheck.Stop()
 	defer look.Stop()
 	for {
 		select {
@@ -99,6 +100,10 @@ func (s *Sidecar) keepSessions(ctx context.Context) {
 			return
 		case <-save.C:
 			s.saveSessions((*tlspool.Store).SaveSpare)
+		case <-recheck.C:
+			for _, b := range s.shown.Load().upstreams {
+				b.transport.Recheck()
+			}
 		case now := <-look.C:
 			s.refreshSessions(ctx, now)
 		}
@@ -148,7 +153,7 @@ func (s *Sidecar) echOf(ctx context.Context, host, addr string) []byte {
 	return nil
 }
 
-const echWait = 2 * time.Second
+const echWait = 50 * time.Millisecond
 
 // A tlsStatus is what status shows of TLS.
 type tlsStatus struct {

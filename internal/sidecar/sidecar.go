@@ -96,7 +96,8 @@ func New(cfg *config.Config, opt Options) (*Sidecar, error) {
 		_ = s.names.Close()
 		return nil, err
 	}
-	if err := errors.Join(s.loadSessions(cfg), s.build(cfg)); err != nil {
+	s.sessions = tlspool.New(tlspool.Config{})
+	if err := s.build(cfg); err != nil {
 		s.undo()
 		return nil, err
 	}
@@ -105,6 +106,11 @@ func New(cfg *config.Config, opt Options) (*Sidecar, error) {
 			s.undo()
 			return nil, fmt.Errorf("dns.listen: %w", err)
 		}
+	}
+	// Last: loading takes the file away, and a start that fails must not lose it.
+	if err := s.loadSessions(cfg); err != nil {
+		s.undo()
+		return nil, err
 	}
 	return s, nil
 }
