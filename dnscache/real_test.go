@@ -3,7 +3,6 @@
 package dnscache
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -25,72 +24,6 @@ import (
 
 	"github.com/warmwire/warmwire/internal/testenv"
 )
-
-// freePorts returns ports of 127.0.0.1 that are free for UDP and TCP, for now.
-func freePorts(t *testing.T, n int) []int {
-	t.Helper()
-	var ports []int
-	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		p, err := net.ListenPacket("udp", l.Addr().String())
-		if err != nil {
-			continue
-		}
-		defer p.Close()
-		if ports = append(ports, l.Addr().(*net.TCPAddr).Port); len(ports) == n {
-			return ports
-		}
-	}
-	t.Fatal("no free ports")
-	return nil
-}
-
-// runProgram starts a program and waits until it listens on all ports. It is
-// stopped with the test, or before by the function returned.
-func runProgram(t *testing.T, ports []int, program string, args ...string) (stop func()) {
-	t.Helper()
-	cmd := exec.Command(program, args...)
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	exited := make(chan struct{})
-	var waiting sync.WaitGroup
-	waiting.Go(func() {
-		defer close(exited)
-		_ = cmd.Wait() // being killed is no fault
-	})
-	stop = sync.OnceFunc(func() {
-		_ = cmd.Process.Kill()
-		waiting.Wait()
-	})
-	t.Cleanup(stop)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(20 * time.Second)
-	for _, port := range ports {
-		for {
-			conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-			if err == nil {
-				_ = conn.Close()
-				break
-			}
-			select {
-			case <-tick.C:
-			case <-exited:
-				t.Fatalf("%s ended:\n%s", program, output.String())
-			case <-limit:
-				t.Fatalf("%s does not listen on port %d", program, port)
-			}
-		}
-	}
-	return stop
-}
 
 // certificate writes a certificate of 127.0.0.1 and its key.
 func certificate(t *testing.T, dir string) (roots func() *x509.CertPool, cert, key string) {
@@ -139,7 +72,7 @@ func startUnbound(t *testing.T, last int) realResolver {
 	program := testenv.Need(t, "unbound")
 	dir := t.TempDir()
 	roots, cert, key := certificate(t, dir)
-	ports := freePorts(t, 3)
+	ports := testenv.FreePorts(t, 3)
 	writeFile(t, dir+"/zone", fmt.Sprintf(`$ORIGIN zone.example.
 @ 900 SOA ns root 1 2 3 4 60
 @ 900 NS ns
@@ -174,7 +107,7 @@ auth-zone:
 remote-control:
   control-enable: no
 `, dir, ports[0], ports[1], ports[2], cert, key))
-	stop := runProgram(t, ports, program, "-d", "-p", "-c", dir+"/unbound.conf")
+	stop := testenv.Run(t, exec.Command(program, "-d", "-p", "-c", dir+"/unbound.conf"), ports...)
 	return realResolver{ways: ways(ports), udp: ports[0], roots: roots, stop: stop}
 }
 
@@ -191,7 +124,7 @@ func startKnot(t *testing.T, last int) realResolver {
 	behind := startUnbound(t, last)
 	dir := t.TempDir()
 	roots, cert, key := certificate(t, dir)
-	ports := freePorts(t, 3)
+	ports := testenv.FreePorts(t, 3)
 	writeFile(t, dir+"/kresd.conf", fmt.Sprintf(`
 net.listen('127.0.0.1', %[1]d, { kind = 'dns' })
 net.listen('127.0.0.1', %[2]d, { kind = 'tls' })
@@ -202,18 +135,18 @@ modules.unload('priming')
 trust_anchors.remove('.')
 policy.add(policy.all(policy.STUB('127.0.0.1@%[6]d')))
 `, ports[0], ports[1], ports[2], cert, key, behind.udp))
-	stop := runProgram(t, ports, program, "-n", "-c", dir+"/kresd.conf", dir)
+	stop := testenv.Run(t, exec.Command(program, "-n", "-c", dir+"/kresd.conf", dir), ports...)
 	return realResolver{ways: ways(ports), udp: ports[0], roots: roots, stop: stop}
 }
 
 func startDnsmasq(t *testing.T, last int) realResolver {
 	program := testenv.Need(t, "dnsmasq")
-	port := freePorts(t, 1)
-	stop := runProgram(t, port, program,
+	port := testenv.FreePorts(t, 1)
+	stop := testenv.Run(t, exec.Command(program,
 		"--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=", "--no-resolv", "--no-hosts",
 		"--listen-address=127.0.0.1", "--bind-interfaces", "--port="+strconv.Itoa(port[0]), "--local=/zone.example/",
 		"--cname=api.zone.example,edge.zone.example,300",
-		fmt.Sprintf("--host-record=edge.zone.example,192.0.2.%d,2001:db8::%[1]d,2", last))
+		fmt.Sprintf("--host-record=edge.zone.example,192.0.2.%d,2001:db8::%[1]d,2", last)), port...)
 	return realResolver{ways: ways([]int{port[0], 0, 0})[:2], udp: port[0], stop: stop}
 }
 

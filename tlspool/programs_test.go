@@ -3,7 +3,6 @@
 package tlspool
 
 import (
-	"bufio"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -24,29 +23,6 @@ import (
 	"github.com/warmwire/warmwire/internal/testenv"
 )
 
-// run starts a server program and returns it with what it prints. It is killed
-// when the test ends, or with the function returned.
-func run(t testing.TB, program string, args ...string) (p *os.Process, out io.Reader, stop func()) {
-	t.Helper()
-	cmd := exec.Command(testenv.Need(t, program), args...)
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	stop = sync.OnceFunc(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // nginx ends its workers
-		kill := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
-		_ = cmd.Wait() // it was killed
-		kill.Stop()
-		if t.Failed() {
-			t.Logf("%s said: %s", program, errs.String())
-		}
-	})
-	t.Cleanup(stop)
-	return cmd.Process, out, stop
-}
-
 // files writes the certificate for host as programs read it.
 func (p *pki) files(t testing.TB) (dir, cert, key string) {
 	t.Helper()
@@ -57,15 +33,6 @@ func (p *pki) files(t testing.TB) (dir, cert, key string) {
 	must(t, os.WriteFile(key, k, 0o600))
 	must(t, os.WriteFile(dir+"/both.pem", append(c, k...), 0o600))
 	return dir, cert, key
-}
-
-func freePort(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
 }
 
 // eventually waits until ok says so.
@@ -101,15 +68,7 @@ func says(p *pki, addr string) string {
 func openSSL(t *testing.T, p *pki, args ...string) (addr string, stop func()) {
 	t.Helper()
 	_, cert, key := p.files(t)
-	_, out, stop := run(t, "openssl", append([]string{"s_server", "-accept", "127.0.0.1:0", "-www", "-cert", cert, "-cert_chain", cert, "-key", key}, args...)...)
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		if at, ok := strings.CutPrefix(lines.Text(), "ACCEPT "); ok {
-			return at, stop
-		}
-	}
-	t.Fatal("openssl s_server does not say where it listens")
-	return "", nil
+	return testenv.OpenSSL(t, append([]string{"-cert", cert, "-cert_chain", cert, "-key", key}, args...)...)
 }
 
 func TestOpenSSL(t *testing.T) {
@@ -214,11 +173,12 @@ func TestNginx(t *testing.T) {
 	for _, version := range []string{"TLSv1.2", "TLSv1.3"} {
 		t.Run(version+" ticket keys rotated", func(t *testing.T) {
 			dir, _, _ := p.files(t)
-			port := freePort(t)
+			port := testenv.FreePort(t)
 			addr := "127.0.0.1:" + port
 			settings := fmt.Sprintf("ssl_protocols %s; ssl_session_ticket_key %s/ticket.key;", version, dir)
 			must(t, os.WriteFile(dir+"/ticket.key", ticketKey(), 0o600))
-			nginx, _, _ := run(t, "nginx", "-p", dir, "-c", nginxConf(t, dir, port, "one", settings))
+			nginx := exec.Command(testenv.Need(t, "nginx"), "-p", dir, "-c", nginxConf(t, dir, port, "one", settings))
+			testenv.Run(t, nginx)
 			eventually(t, "nginx answers", func() bool { return strings.Contains(says(p, addr), "one") })
 			s := New(Config{})
 			mustDial(t, s, hostKey, addr, p.client(), false)
@@ -228,12 +188,12 @@ func TestNginx(t *testing.T) {
 			for _, generation := range []string{"two", "three"} {
 				must(t, os.WriteFile(dir+"/ticket.key", ticketKey(), 0o600))
 				nginxConf(t, dir, port, generation, settings)
-				old := workers(t, nginx.Pid)
-				must(t, nginx.Signal(syscall.SIGHUP))
+				old := workers(t, nginx.Process.Pid)
+				must(t, nginx.Process.Signal(syscall.SIGHUP))
 				eventually(t, "nginx reloads", func() bool { return strings.Contains(says(p, addr), generation) })
 				// The old worker takes connections until it is gone.
 				eventually(t, "the old worker ends", func() bool {
-					now := workers(t, nginx.Pid)
+					now := workers(t, nginx.Process.Pid)
 					return len(now) == 1 && now[0] != old[0]
 				})
 				mustDial(t, s, hostKey, addr, p.client(), false)
@@ -247,9 +207,9 @@ func TestNginx(t *testing.T) {
 		})
 		t.Run(version+" tickets off", func(t *testing.T) {
 			dir, _, _ := p.files(t)
-			port := freePort(t)
+			port := testenv.FreePort(t)
 			addr := "127.0.0.1:" + port
-			run(t, "nginx", "-p", dir, "-c", nginxConf(t, dir, port, "one", "ssl_session_tickets off; ssl_protocols "+version+";"))
+			testenv.Run(t, exec.Command(testenv.Need(t, "nginx"), "-p", dir, "-c", nginxConf(t, dir, port, "one", "ssl_session_tickets off; ssl_protocols "+version+";")))
 			eventually(t, "nginx answers", func() bool { return strings.Contains(says(p, addr), "one") })
 			s := New(Config{})
 			for range 5 {
@@ -274,7 +234,7 @@ func TestHAProxy(t *testing.T) {
 				must(t, os.WriteFile(dir+"/tickets", []byte(strings.Join(keys, "\n")+"\n"), 0o600))
 			}
 			start := func() (addr string, stop func()) {
-				port := freePort(t)
+				port := testenv.FreePort(t)
 				addr = "127.0.0.1:" + port
 				path := filepath.Join(dir, "haproxy.cfg")
 				must(t, os.WriteFile(path, fmt.Appendf(nil, `defaults
@@ -284,7 +244,7 @@ frontend in
   bind 127.0.0.1:%s ssl crt %s/both.pem tls-ticket-keys %s/tickets ssl-min-ver TLSv%s ssl-max-ver TLSv%s
   http-request return status 200 content-type text/plain string ok
 `, port, dir, dir, version, version), 0o600))
-				_, _, stop = run(t, "haproxy", "-db", "-f", path)
+				stop = testenv.Run(t, exec.Command(testenv.Need(t, "haproxy"), "-db", "-f", path))
 				eventually(t, "haproxy answers", func() bool { return strings.Contains(says(p, addr), "ok") })
 				return addr, stop
 			}

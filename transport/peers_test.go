@@ -20,9 +20,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -183,50 +183,12 @@ func newSiteOf(t testing.TB, backend, subject string, names ...string) site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := site{dir: t.TempDir(), port: freePort(t), backend: backend}
+	s := site{dir: t.TempDir(), port: testenv.FreePort(t), backend: backend}
 	s.roots = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
 	s.cert, s.key = s.write(t, "cert.pem", string(s.roots)), s.write(t, "key.pem", string(keyPEM))
 	s.both = s.write(t, "both.pem", string(s.roots)+string(keyPEM))
 	return s
-}
-
-func freePort(t testing.TB) string {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = ln.Close() }()
-	_, port, _ := net.SplitHostPort(ln.Addr().String())
-	return port
-}
-
-// run starts a server that listens on port, and ends it with the test.
-func run(t testing.TB, port, program string, args ...string) {
-	t.Helper()
-	cmd := exec.Command(program, args...)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		stop := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
-		_ = cmd.Wait()
-		stop.Stop()
-		if t.Failed() {
-			t.Logf("%s: %s", program, out.String())
-		}
-	})
-	contract.Eventually(t, program+" listens", func() bool {
-		c, err := net.Dial("tcp", "127.0.0.1:"+port)
-		if err == nil {
-			_ = c.Close()
-		}
-		return err == nil
-	})
 }
 
 // bigBody is 1 MiB that repeats late.
@@ -305,7 +267,10 @@ func TestServersOfOtherPeople(t *testing.T) {
 		t.Run(front.name, func(t *testing.T) {
 			program := testenv.Need(t, front.program)
 			s := newSite(t, srv.Listener.Addr().String())
-			run(t, s.port, program, front.command(t, s)...)
+			cmd := exec.Command(program, front.command(t, s)...)
+			cmd.Env = append(os.Environ(), "HOME="+s.dir)
+			port, _ := strconv.Atoi(s.port)
+			testenv.Run(t, cmd, port)
 			protocols := []string{"h2", "http/1.1"}
 			if strings.Contains(front.quirks, "offers h3") {
 				protocols = append(protocols, "h3")

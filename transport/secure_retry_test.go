@@ -5,7 +5,6 @@ package transport_test
 import (
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -17,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmwire/warmwire/internal/testenv"
 	"github.com/warmwire/warmwire/tlspool"
 	"github.com/warmwire/warmwire/tlspool/trust"
 	"github.com/warmwire/warmwire/transport"
@@ -103,18 +103,17 @@ func TestECHThatCannotBeUsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, _ := echConfig(t, 1, "model.test")
+	config, _ := testenv.ECHConfig(t, 1, "model.test")
 	unknown := append([]byte(nil), config...)
 	unknown[5], unknown[6] = 0xff, 0xee // the KEM
-	list := func(c []byte) []byte { return append(binary.BigEndian.AppendUint16(nil, uint16(len(c))), c...) }
 	for name, tt := range map[string]struct {
 		server  *tls.Config
 		offer   []byte
 		problem string
 	}{
-		"another KEM":        {&tls.Config{}, list(unknown), ""},
+		"another KEM":        {&tls.Config{}, testenv.ECHList(unknown), ""},
 		"no ECHConfigList":   {&tls.Config{}, []byte("none"), ""},
-		"a TLS 1.2 server":   {&tls.Config{MaxVersion: tls.VersionTLS12}, list(config), "tls.ech"},
+		"a TLS 1.2 server":   {&tls.Config{MaxVersion: tls.VersionTLS12}, testenv.ECHList(config), "tls.ech"},
 		"nothing is offered": {&tls.Config{MaxVersion: tls.VersionTLS12}, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,12 +3,8 @@
 package transport_test
 
 import (
-	"bytes"
 	"context"
-	"crypto/ecdh"
-	"crypto/rand"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"io"
 	"log"
@@ -20,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmwire/warmwire/internal/testenv"
 	"github.com/warmwire/warmwire/tlspool"
 	"github.com/warmwire/warmwire/tlspool/trust"
 	"github.com/warmwire/warmwire/transport"
@@ -205,8 +202,8 @@ func TestTicketsAreRefreshed(t *testing.T) {
 // ECH is used where it is offered; a stale offer costs a second connection, and a
 // server that wants none any more is reached without.
 func TestECH(t *testing.T) {
-	config, key := echConfig(t, 7, "public.test")
-	stale, _ := echConfig(t, 6, "public.test")
+	config, key := testenv.ECHConfig(t, 7, "public.test")
+	stale, _ := testenv.ECHConfig(t, 6, "public.test")
 	keys := []tls.EncryptedClientHelloKey{{Config: config, PrivateKey: key.Bytes(), SendAsRetry: true}}
 	site := newSiteOf(t, "", "model", "model.test", "public.test")
 	pair, err := tls.LoadX509KeyPair(site.cert, site.key)
@@ -234,7 +231,7 @@ func TestECH(t *testing.T) {
 				if tt.offered == nil || addr != "model.test:443" {
 					return nil
 				}
-				return append(binary.BigEndian.AppendUint16(nil, uint16(len(tt.offered))), tt.offered...)
+				return testenv.ECHList(tt.offered)
 			}})
 			if err != nil {
 				t.Fatal(err)
@@ -247,20 +244,4 @@ func TestECH(t *testing.T) {
 			seen.is(t, tt.seen...)
 		})
 	}
-}
-
-// echConfig is an ECHConfig (RFC 9849 §4) for a new X25519 key.
-func echConfig(t *testing.T, id byte, publicName string) ([]byte, *ecdh.PrivateKey) {
-	t.Helper()
-	key, err := ecdh.X25519().GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var body bytes.Buffer
-	body.Write([]byte{id, 0, 0x20, 0, 32}) // DHKEM(X25519, HKDF-SHA256), 32 bytes of key
-	body.Write(key.PublicKey().Bytes())
-	body.Write([]byte{0, 4, 0, 1, 0, 1, 64, byte(len(publicName))}) // HKDF-SHA256 with AES-128-GCM; longest name
-	body.WriteString(publicName)
-	body.Write([]byte{0, 0}) // no extensions
-	return append(binary.BigEndian.AppendUint16([]byte{0xfe, 0x0d}, uint16(body.Len())), body.Bytes()...), key
 }

@@ -3,7 +3,6 @@
 package exchange
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/pem"
@@ -31,80 +30,6 @@ type resolver struct {
 	udp, tls, https string // specs; empty: it does not speak it
 	roots           Config
 	stop            func()
-}
-
-// freePorts returns ports of 127.0.0.1 that are free for UDP and TCP, for now.
-func freePorts(t *testing.T, n int) []int {
-	t.Helper()
-	var ports []int
-	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		p, err := net.ListenPacket("udp", l.Addr().String())
-		if err != nil {
-			continue
-		}
-		defer p.Close()
-		if ports = append(ports, l.Addr().(*net.TCPAddr).Port); len(ports) == n {
-			return ports
-		}
-	}
-	t.Fatal("no free ports")
-	return nil
-}
-
-// run starts a program and waits until it listens on all ports. It is stopped
-// with the test, or before by the function returned.
-func run(t *testing.T, ports []int, program string, args ...string) (stop func()) {
-	t.Helper()
-	cmd := exec.Command(program, args...)
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	exited := make(chan struct{})
-	var waiting, stopping sync.WaitGroup
-	waiting.Go(func() {
-		defer close(exited)
-		_ = cmd.Wait() // being killed is no fault
-	})
-	stopped := false
-	stop = func() {
-		stopping.Wait()
-		if !stopped {
-			stopped = true
-			_ = cmd.Process.Kill()
-			waiting.Wait()
-			if t.Failed() {
-				t.Logf("%s wrote:\n%s", filepath.Base(program), output.String())
-			}
-		}
-	}
-	t.Cleanup(stop)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(20 * time.Second)
-	for _, port := range ports {
-		for {
-			conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-			if err == nil {
-				_ = conn.Close()
-				break
-			}
-			select {
-			case <-tick.C:
-			case <-exited:
-				t.Fatalf("%s ended:\n%s", program, output.String())
-			case <-limit:
-				t.Fatalf("%s does not listen on port %d", program, port)
-			}
-		}
-	}
-	return stop
 }
 
 func write(t *testing.T, dir, name, text string) string {
@@ -148,7 +73,7 @@ func startUnbound(t *testing.T) resolver {
 	program := testenv.Need(t, "unbound")
 	dir := t.TempDir()
 	id, cert, key := certificate(t, dir)
-	ports := freePorts(t, 3)
+	ports := testenv.FreePorts(t, 3)
 	write(t, dir, "zone", zone())
 	config := write(t, dir, "unbound.conf", fmt.Sprintf(`server:
   directory: "%[1]s"
@@ -178,7 +103,7 @@ auth-zone:
 remote-control:
   control-enable: no
 `, dir, ports[0], ports[1], ports[2], cert, key))
-	stop := run(t, ports, program, "-d", "-p", "-c", config)
+	stop := testenv.Run(t, exec.Command(program, "-d", "-p", "-c", config), ports...)
 	return resolver{
 		udp:   fmt.Sprintf("udp://127.0.0.1:%d", ports[0]),
 		tls:   fmt.Sprintf("tls://dns.example@127.0.0.1:%d", ports[1]),
@@ -194,7 +119,7 @@ func startKnot(t *testing.T) resolver {
 	behind := strings.TrimPrefix(startUnbound(t).udp, "udp://")
 	dir := t.TempDir()
 	id, cert, key := certificate(t, dir)
-	ports := freePorts(t, 3)
+	ports := testenv.FreePorts(t, 3)
 	config := write(t, dir, "kresd.conf", fmt.Sprintf(`
 net.listen('127.0.0.1', %[1]d, { kind = 'dns' })
 net.listen('127.0.0.1', %[2]d, { kind = 'tls' })
@@ -205,7 +130,7 @@ modules.unload('priming')
 trust_anchors.remove('.')
 policy.add(policy.all(policy.STUB('%[6]s')))
 `, ports[0], ports[1], ports[2], cert, key, strings.Replace(behind, ":", "@", 1)))
-	stop := run(t, ports, program, "-n", "-c", config, dir)
+	stop := testenv.Run(t, exec.Command(program, "-n", "-c", config, dir), ports...)
 	return resolver{
 		udp:   fmt.Sprintf("udp://127.0.0.1:%d", ports[0]),
 		tls:   fmt.Sprintf("tls://dns.example@127.0.0.1:%d", ports[1]),
@@ -217,7 +142,7 @@ policy.add(policy.all(policy.STUB('%[6]s')))
 
 func startDnsmasq(t *testing.T) resolver {
 	program := testenv.Need(t, "dnsmasq")
-	port := freePorts(t, 1)
+	port := testenv.FreePorts(t, 1)
 	args := []string{
 		"--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=", "--no-resolv", "--no-hosts",
 		"--listen-address=127.0.0.1", "--bind-interfaces", "--port=" + strconv.Itoa(port[0]), "--local=/zone.example/",
@@ -227,7 +152,7 @@ func startDnsmasq(t *testing.T) resolver {
 	for i := range 150 {
 		args = append(args, fmt.Sprintf("--host-record=many.zone.example,192.0.2.%d,60", i))
 	}
-	stop := run(t, port, program, args...)
+	stop := testenv.Run(t, exec.Command(program, args...), port...)
 	return resolver{udp: fmt.Sprintf("udp://127.0.0.1:%d", port[0]), stop: stop}
 }
 

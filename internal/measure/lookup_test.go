@@ -4,13 +4,13 @@ package measure
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"net"
 	"net/http/httptrace"
 	"net/netip"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,33 +22,13 @@ import (
 func nameServer(t *testing.T) string {
 	t.Helper()
 	path := testenv.Need(t, "dnsmasq")
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(pc.LocalAddr().String())
-	_ = pc.Close()
+	ports := testenv.FreePorts(t, 1)
+	port := strconv.Itoa(ports[0])
 	cmd := exec.Command(path, "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--pid-file", "--user=root",
 		"--listen-address=127.0.0.1", "--bind-interfaces", "--port="+port,
 		"--host-record=model.test,127.0.0.1,::1", "--host-record=other.test,127.0.0.9")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	resolvers, err := ParseResolvers("udp://127.0.0.1:"+port, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = CloseResolvers(resolvers) }()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	for ctx.Err() == nil {
-		if _, err := resolvers[0].Lookup(ctx, "model.test"); err == nil {
-			return port
-		}
-	}
-	t.Fatal("dnsmasq does not answer")
-	return ""
+	testenv.Run(t, cmd, ports...)
+	return port
 }
 
 func TestCompareLookups(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,39 +23,11 @@ import (
 func startDnsmasq(t *testing.T) (port string, stop func()) {
 	t.Helper()
 	program := testenv.Need(t, "dnsmasq")
-	ln, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ = net.SplitHostPort(ln.LocalAddr().String())
-	_ = ln.Close()
+	ports := testenv.FreePorts(t, 1)
+	port = strconv.Itoa(ports[0])
 	cmd := exec.Command(program, "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=", "--no-resolv", "--no-hosts",
 		"--listen-address=127.0.0.1", "--bind-interfaces", "--port="+port, "--local=/model.test/", "--host-record=api.model.test,127.0.0.1,1")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	stopped := false
-	stop = func() {
-		if !stopped {
-			stopped = true
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		}
-	}
-	t.Cleanup(stop)
-	for range 200 { // until it answers over TCP too
-		c, err := net.Dial("tcp", "127.0.0.1:"+port)
-		if err == nil {
-			_ = c.Close()
-			return port, stop
-		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-t.Context().Done():
-		}
-	}
-	t.Fatal("dnsmasq does not listen")
-	return "", nil
+	return port, testenv.Run(t, cmd, ports...)
 }
 
 // A configured host is looked up once, works while its resolver is dead and its

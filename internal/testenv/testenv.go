@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testenv lets a test say what it needs from the machine.
+// Package testenv lets a test say what it needs from the machine, and starts the
+// servers of other people that it is run against.
 //
 // A need that is not met skips the test with the reason, so that `go test ./...`
 // is useful on a laptop with nothing but Go. With WARMWIRE_CI set the same need
 // fails the test, because there the machine is ours to prepare: a test that
 // silently skips in CI guards nothing.
 //
-// It installs nothing, starts nothing but short probes that it waits for, keeps
-// no state, and is imported by tests only. All functions are safe for concurrent
+// It installs nothing, leaves nothing running when a test ends, keeps no state, and
+// is imported by tests only. All functions are safe for concurrent
 // use.
 package testenv
 

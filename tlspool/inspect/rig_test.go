@@ -3,7 +3,6 @@
 package inspect
 
 import (
-	"bufio"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -188,31 +187,14 @@ func openssl(t *testing.T, c tls.Certificate, args ...string) (port int) {
 	certs, key := files(t, c)
 	leaf := filepath.Join(filepath.Dir(certs), "leaf.pem")
 	write(t, leaf, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}))
-	all := []string{"s_server", "-accept", "127.0.0.1:0", "-www", "-cert", leaf, "-key", key}
+	all := []string{"-cert", leaf, "-key", key}
 	if len(c.Certificate) > 1 {
 		all = append(all, "-cert_chain", certs)
 	}
-	cmd := exec.Command(testenv.Need(t, "openssl"), append(all, args...)...)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(out)
-	ready := false
-	for !ready && lines.Scan() {
-		if _, at, found := strings.Cut(lines.Text(), "ACCEPT 127.0.0.1:"); found {
-			port, _ = strconv.Atoi(at)
-			ready = port > 0
-		}
-	}
-	var draining sync.WaitGroup
-	draining.Go(func() { _, _ = io.Copy(io.Discard, out) })
-	t.Cleanup(func() { _ = cmd.Process.Kill(); draining.Wait(); _ = cmd.Wait() })
-	if !ready {
-		t.Fatal("openssl s_server does not listen")
+	addr, _ := testenv.OpenSSL(t, append(all, args...)...)
+	_, text, _ := net.SplitHostPort(addr)
+	if port, _ = strconv.Atoi(text); port == 0 {
+		t.Fatalf("openssl s_server listens on %q", addr)
 	}
 	return port
 }
@@ -222,23 +204,11 @@ func nginx(t *testing.T, c tls.Certificate, settings string) (port int) {
 	t.Helper()
 	certs, key := files(t, c)
 	dir := t.TempDir()
-	port = closedPort(t)
+	port = testenv.FreePorts(t, 1)[0]
 	conf := filepath.Join(dir, "nginx.conf")
 	write(t, conf, []byte("daemon off; master_process off; pid "+dir+"/pid; error_log stderr crit;\n"+
 		"events {}\nhttp { access_log off; client_body_temp_path "+dir+"; proxy_temp_path "+dir+"; fastcgi_temp_path "+dir+"; uwsgi_temp_path "+dir+"; scgi_temp_path "+dir+";\n"+
 		"server { listen 127.0.0.1:"+strconv.Itoa(port)+" ssl http2; ssl_certificate "+certs+"; ssl_certificate_key "+key+"; "+settings+" return 204; } }\n"))
-	cmd := exec.Command(testenv.Need(t, "nginx"), "-c", conf, "-p", dir)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	deadline := time.Now().Add(10 * time.Second)
-	for time.Now().Before(deadline) {
-		if c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
-			_ = c.Close()
-			return port
-		}
-	}
-	t.Fatal("nginx does not listen")
-	return 0
+	testenv.Run(t, exec.Command(testenv.Need(t, "nginx"), "-c", conf, "-p", dir), port)
+	return port
 }

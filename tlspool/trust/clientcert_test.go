@@ -8,7 +8,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -39,12 +38,8 @@ func nginx(t *testing.T, p pki, clients *holder) string {
 	t.Helper()
 	bin := testenv.Need(t, "nginx")
 	dir := t.TempDir()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	ln.Close()
+	port := testenv.FreePorts(t, 1)[0]
+	addr := fmt.Sprintf("127.0.0.1:%d", port)
 	write(t, filepath.Join(dir, "cert.pem"), pemOf(p.leaf, p.ca))
 	write(t, filepath.Join(dir, "key.pem"), keyPEM(t, p.leaf))
 	write(t, filepath.Join(dir, "clients.pem"), pemOf(clients))
@@ -61,23 +56,8 @@ http {
 		location / { return 200 "$ssl_client_s_dn $ssl_session_reused"; }
 	}
 }`, dir, addr))
-	cmd := exec.Command(bin, "-p", dir, "-e", "stderr", "-c", conf)
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
-		if c, err := net.Dial("tcp", addr); err == nil {
-			c.Close()
-			return addr
-		}
-	}
-	t.Fatal("nginx does not listen")
-	return ""
+	testenv.Run(t, exec.Command(bin, "-p", dir, "-e", "stderr", "-c", conf), port)
+	return addr
 }
 
 // greet asks nginx whom it sees.

@@ -3,38 +3,14 @@
 package trust_test
 
 import (
-	"crypto/ecdh"
-	"crypto/rand"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"testing"
 	"time"
 
+	"github.com/warmwire/warmwire/internal/testenv"
 	"github.com/warmwire/warmwire/tlspool/trust"
 )
-
-// echConfig is an ECHConfig (RFC 9849 §4) for a new X25519 key.
-func echConfig(t *testing.T, id byte, publicName string) (config []byte, key *ecdh.PrivateKey) {
-	t.Helper()
-	key, err := ecdh.X25519().GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	body := []byte{id, 0, 0x20} // DHKEM(X25519, HKDF-SHA256)
-	body = binary.BigEndian.AppendUint16(body, 32)
-	body = append(body, key.PublicKey().Bytes()...)
-	body = append(body, 0, 4, 0, 1, 0, 1) // HKDF-SHA256 with AES-128-GCM
-	body = append(body, 64, byte(len(publicName)))
-	body = append(body, publicName...)
-	body = append(body, 0, 0)
-	config = binary.BigEndian.AppendUint16([]byte{0xfe, 0x0d}, uint16(len(body)))
-	return append(config, body...), key
-}
-
-func echList(config []byte) []byte {
-	return append(binary.BigEndian.AppendUint16(nil, uint16(len(config))), config...)
-}
 
 // serveTLS answers each connection with a handshake and a byte.
 func serveTLS(t *testing.T, cfg *tls.Config) string {
@@ -68,8 +44,8 @@ func TestECH(t *testing.T) {
 	systemOf(t, p.root)
 	front := issue(t, p.ca, "front", forNames(publicName))
 	impostor := issue(t, other.ca, "impostor", forNames(publicName))
-	config, key := echConfig(t, 1, publicName)
-	old, _ := echConfig(t, 2, publicName)
+	config, key := testenv.ECHConfig(t, 1, publicName)
+	old, _ := testenv.ECHConfig(t, 2, publicName)
 	server := func(outer, above *holder) string {
 		return serveTLS(t, &tls.Config{
 			GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -84,7 +60,7 @@ func TestECH(t *testing.T) {
 	}
 	with := func(list []byte) func(*tls.Config) {
 		return func(cfg *tls.Config) {
-			cfg.EncryptedClientHelloConfigList, cfg.MinVersion = echList(list), tls.VersionTLS13
+			cfg.EncryptedClientHelloConfigList, cfg.MinVersion = testenv.ECHList(list), tls.VersionTLS13
 			// What must not be left in force.
 			cfg.EncryptedClientHelloRejectionVerify = func(tls.ConnectionState) error { return nil }
 		}
@@ -125,11 +101,11 @@ func TestECH(t *testing.T) {
 // begun to hand the certificates to it, and Apply could verify there as well.
 func TestGoGivesTheHookForRejectedECHNoCertificates(t *testing.T) {
 	p := newPKI(t)
-	old, _ := echConfig(t, 2, publicName)
+	old, _ := testenv.ECHConfig(t, 2, publicName)
 	addr := serveTLS(t, &tls.Config{Certificates: []tls.Certificate{certificate(p.leaf, p.ca)}})
 	shown := -1
 	_, err := dial(t, addr, &tls.Config{
-		ServerName: host, MinVersion: tls.VersionTLS13, EncryptedClientHelloConfigList: echList(old),
+		ServerName: host, MinVersion: tls.VersionTLS13, EncryptedClientHelloConfigList: testenv.ECHList(old),
 		EncryptedClientHelloRejectionVerify: func(cs tls.ConnectionState) error {
 			shown = len(cs.PeerCertificates)
 			return errors.New("no")

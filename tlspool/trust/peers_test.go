@@ -3,10 +3,8 @@
 package trust_test
 
 import (
-	"bufio"
 	"crypto/tls"
 	"errors"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -23,58 +21,15 @@ import (
 func sServer(t *testing.T, staple []byte, leaf *holder, above []*holder, args ...string) string {
 	t.Helper()
 	dir := t.TempDir()
-	all := []string{"s_server", "-accept", "127.0.0.1:0",
-		"-cert", write(t, filepath.Join(dir, "cert.pem"), pemOf(leaf)), "-key", write(t, filepath.Join(dir, "key.pem"), keyPEM(t, leaf))}
+	all := []string{"-cert", write(t, filepath.Join(dir, "cert.pem"), pemOf(leaf)), "-key", write(t, filepath.Join(dir, "key.pem"), keyPEM(t, leaf))}
 	if len(above) > 0 {
 		all = append(all, "-cert_chain", write(t, filepath.Join(dir, "chain.pem"), pemOf(above...)))
 	}
 	if staple != nil {
 		all = append(all, "-status_file", write(t, filepath.Join(dir, "staple.der"), staple))
 	}
-	cmd := exec.Command(testenv.Need(t, "openssl"), append(all, args...)...)
-	stdin, err := cmd.StdinPipe() // at its end the server would end
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stdout, cmd.Stderr = w, w
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	w.Close()
-	found, drained := make(chan string, 1), make(chan struct{})
-	go func() {
-		defer close(drained)
-		lines := bufio.NewScanner(out)
-		for lines.Scan() {
-			if addr, ok := strings.CutPrefix(lines.Text(), "ACCEPT "); ok {
-				select {
-				case found <- addr:
-				default:
-				}
-			}
-		}
-		_, _ = io.Copy(io.Discard, out)
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		stdin.Close()
-		<-drained
-		out.Close()
-	})
-	select {
-	case addr := <-found:
-		return addr
-	case <-drained:
-		t.Fatal("openssl s_server ended")
-	case <-time.After(10 * time.Second):
-		t.Fatal("openssl s_server does not listen")
-	}
-	return ""
+	addr, _ := testenv.OpenSSL(t, append(all, args...)...)
+	return addr
 }
 
 // handshake connects to addr as host, verified by v.
@@ -154,7 +109,7 @@ func TestWhatOpenSSLShows(t *testing.T) {
 	} {
 		for _, version := range []string{"-tls1_2", "-tls1_3"} {
 			t.Run(tt.name+version, func(t *testing.T) {
-				addr := sServer(t, tt.staple, tt.leaf, tt.above, version, "-www")
+				addr := sServer(t, tt.staple, tt.leaf, tt.above, version)
 				cs, err := handshake(t, addr, newVerifier(t, tt.cfg))
 				e := asError(t, err)
 				if got := reasonOrNone(e); got != tt.want {
@@ -209,7 +164,7 @@ func TestStaplesOfOpenSSLsResponder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		addr := sServer(t, staple, p.leaf, []*holder{p.ca}, "-www")
+		addr := sServer(t, staple, p.leaf, []*holder{p.ca})
 		var reports []trust.Reason
 		cs, err := handshake(t, addr, newVerifier(t, trust.Config{OnFailure: func(r trust.Reason, only bool) {
 			if only {
@@ -239,7 +194,7 @@ func TestAResumedConnectionIsVerifiedAnewWhenItsVerdictIsOver(t *testing.T) {
 			// The CA's certificate ends before the server's, which crypto/tls looks at.
 			ca := issue(t, p.root, "Ends soon", isCA, valid(at.now().Add(-time.Hour), at.now().Add(15*time.Minute)))
 			leaf := issue(t, ca, "server", forNames(host))
-			addr := sServer(t, nil, leaf, []*holder{ca}, version, "-www")
+			addr := sServer(t, nil, leaf, []*holder{ca}, version)
 			v := newVerifier(t, trust.Config{Now: at.now})
 			sessions := tls.NewLRUClientSessionCache(8)
 			again := func() (bool, *trust.Error) {
@@ -268,7 +223,7 @@ func TestAResumedConnectionIsVerifiedAnewWhenItsVerdictIsOver(t *testing.T) {
 func TestAResumedConnectionIsVerifiedByTheRootsOfNow(t *testing.T) {
 	p, other := newPKI(t), newPKI(t)
 	systemOf(t, p.root)
-	addr := sServer(t, nil, p.leaf, []*holder{p.ca}, "-www")
+	addr := sServer(t, nil, p.leaf, []*holder{p.ca})
 	shared := tls.NewLRUClientSessionCache(8)
 	sessions := func(cfg *tls.Config) { cfg.ClientSessionCache = shared }
 	if _, err := handshake(t, addr, newVerifier(t, trust.Config{}), sessions); err != nil {

@@ -26,8 +26,8 @@ func TestNghttpd(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "big"), big, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	port := freePort(t)
-	run(t, path, "--no-tls", "--address=127.0.0.1", "--htdocs="+dir, "--echo-upload", "--max-concurrent-streams=20", port)
+	port := testenv.FreePort(t)
+	testenv.Run(t, exec.Command(path, "--no-tls", "--address=127.0.0.1", "--htdocs="+dir, "--echo-upload", "--max-concurrent-streams=20", port))
 	exercise(t, port, "/big", big, 20)
 }
 
@@ -38,7 +38,7 @@ func TestNginx(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "big"), big, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	port := freePort(t)
+	port := testenv.FreePort(t)
 	conf := fmt.Sprintf(`daemon off; pid %[1]s/pid; error_log stderr error; worker_processes 1; user %[3]s;
 events {}
 http {
@@ -50,7 +50,7 @@ http {
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, path, "-p", dir, "-c", file)
+	testenv.Run(t, exec.Command(path, "-p", dir, "-c", file))
 	exercise(t, port, "/big", big, 30)
 	t.Run("an early answer to a large upload", func(t *testing.T) {
 		c := connect(t, port)
@@ -131,33 +131,4 @@ func connect(t *testing.T, port string) *Conn {
 		t.Fatal(err)
 	}
 	return c
-}
-
-// freePort is a port that nothing listened on a moment ago.
-func freePort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
-}
-
-// run starts a program and ends it with the test.
-func run(t *testing.T, path string, args ...string) {
-	t.Helper()
-	cmd := exec.Command(path, args...)
-	var out bytes.Buffer
-	cmd.Stderr = &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Logf("%s: %s", path, out.String())
-		}
-	})
 }

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -46,7 +45,7 @@ func TestCaddy(t *testing.T) {
 	}
 	cert := write("cert.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}))
 	keyFile := write("key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))
-	addr := freePort(t)
+	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(testenv.FreePorts(t, 1)[0]))
 	conf := write("Caddyfile", fmt.Appendf(nil, `{
 	admin off
 	auto_https disable_redirects
@@ -59,24 +58,10 @@ https://example.com:%d {
 	file_server
 }
 `, addr.Port(), cert, keyFile, dir))
-	run(t, dir, path, "run", "--config", conf, "--adapter", "caddyfile")
+	cmd := exec.Command(path, "run", "--config", conf, "--adapter", "caddyfile")
+	cmd.Env = []string{"HOME=" + dir, "XDG_DATA_HOME=" + dir, "XDG_CONFIG_HOME=" + dir}
+	testenv.Run(t, cmd)
 	exercise(t, addr, client, "/big", big)
-}
-
-// freePort is a port that nothing used a moment ago, by TCP or UDP.
-func freePort(t *testing.T) netip.AddrPort {
-	var addr netip.AddrPort
-	eventually(t, "a port is free", func() bool {
-		pc, at := udp(t)
-		defer pc.Close()
-		l, err := net.Listen("tcp4", at.String())
-		if err != nil {
-			return false
-		}
-		addr = at
-		return l.Close() == nil
-	})
-	return addr
 }
 
 // exercise runs what every server must be able to do.
@@ -152,25 +137,6 @@ func exercise(t *testing.T, addr netip.AddrPort, client *tls.Config, path string
 		}
 		if got := readAll(t, do(t, c, request(t, "GET", path, nil))); got != string(want) {
 			t.Errorf("%d bytes after the move", len(got))
-		}
-	})
-}
-
-// run starts a program and ends it with the test.
-func run(t *testing.T, home, path string, args ...string) {
-	t.Helper()
-	cmd := exec.Command(path, args...)
-	cmd.Env = []string{"HOME=" + home, "XDG_DATA_HOME=" + home, "XDG_CONFIG_HOME=" + home}
-	var out bytes.Buffer
-	cmd.Stderr = &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Logf("%s: %s", path, out.String())
 		}
 	})
 }
