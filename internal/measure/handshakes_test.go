@@ -8,32 +8,16 @@ import (
 	"encoding/json"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/warmwire/warmwire/internal/mockapi"
 	"github.com/warmwire/warmwire/tlspool/inspect"
 )
 
 // handshakeConfig starts a model API and says how to reach it.
 func handshakeConfig(t *testing.T) inspect.Config {
 	t.Helper()
-	api, err := mockapi.New(mockapi.Config{Addr: "off"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := api.Listen(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := api.Run(ctx); err != nil {
-			t.Errorf("the mock API: %v", err)
-		}
-	})
-	t.Cleanup(func() { cancel(); running.Wait() })
+	api := loopback(t)
 	address := strings.TrimPrefix(api.TLSURL(), "https://")
 	return inspect.Config{Host: "localhost", Roots: api.CertPool(), Dial: func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", address)

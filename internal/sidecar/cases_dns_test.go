@@ -42,13 +42,8 @@ func TestNamesOutliveTheirResolver(t *testing.T) {
 		"dns: {mode: resolvers_only, resolvers: ['udp://127.0.0.1:%s'], cache_file: %s}\n", upPort, port, filepath.Join(dir, "dns.cache"))
 	call := func(r *rig) string {
 		t.Helper()
-		resp, err := http.Get("http://" + r.addr + "/up/v1/models")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = resp.Body.Close() }()
-		b, _ := io.ReadAll(resp.Body)
-		return fmt.Sprint(resp.StatusCode, " ", string(b))
+		status, body := r.call("/up/v1/models")
+		return fmt.Sprintf("%d %s", status, body)
 	}
 	first := start(t, up.Listener.Addr().String(), more)
 	if got := call(first); got != "200 here" {
@@ -85,13 +80,9 @@ func TestFlushForgets(t *testing.T) {
 	r := start(t, up.Listener.Addr().String(), fmt.Sprintf("upstreams:\n  up: {url: 'http://api.model.test:%s', pool: {warm: 0, idle_timeout: 1ms}}\n"+
 		"dns: {mode: resolvers_only, resolvers: ['udp://127.0.0.1:%s'], cache_file: none}\n", upPort, port))
 	get := func() int {
-		resp, err := http.Get("http://" + r.addr + "/up/v1/models")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = resp.Body.Close() }()
-		_, _ = io.Copy(io.Discard, resp.Body)
-		return resp.StatusCode
+		t.Helper()
+		status, _ := r.call("/up/v1/models")
+		return status
 	}
 	if got := get(); got != 200 {
 		t.Fatal(got)

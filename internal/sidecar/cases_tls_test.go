@@ -41,21 +41,6 @@ func secureUpstream(t *testing.T, cfg *tls.Config) (base, ca string) {
 	return srv.URL, ca
 }
 
-// call makes one call and returns its status and body.
-func (r *rig) call(path string) (int, string) {
-	r.t.Helper()
-	resp, err := http.Get("http://" + r.addr + path)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return resp.StatusCode, string(b)
-}
-
 // The first handshake after a restart is a resumed one; after a flush it is not, and
 // a file that somebody has touched costs its warmth and a warning.
 func TestARestartResumes(t *testing.T) {

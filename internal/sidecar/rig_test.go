@@ -151,6 +151,22 @@ func (r *rig) post(path string) (status int, body string) {
 		r.t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	return r.do(req)
+}
+
+// call makes a call as an app does.
+func (r *rig) call(path string) (status int, body string) {
+	r.t.Helper()
+	req, err := http.NewRequest(http.MethodGet, "http://"+r.addr+path, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return r.do(req)
+}
+
+// do makes a request and reads the whole answer.
+func (r *rig) do(req *http.Request) (status int, body string) {
+	r.t.Helper()
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		r.t.Fatal(err)
@@ -163,18 +179,15 @@ func (r *rig) post(path string) (status int, body string) {
 	return resp.StatusCode, string(b)
 }
 
+// get reads a page of the admin listener.
 func (r *rig) get(path string) string {
 	r.t.Helper()
-	resp, err := http.Get("http://" + r.admin + path)
+	req, err := http.NewRequest(http.MethodGet, "http://"+r.admin+path, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return string(b)
+	_, body := r.do(req)
+	return body
 }
 
 // dial opens a raw connection.
