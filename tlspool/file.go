@@ -8,7 +8,6 @@ import (
 	"crypto/cipher"
 	"crypto/rand"
 	"crypto/tls"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,18 +40,9 @@ const (
 type File struct {
 	Path string
 	// Key has the 32 bytes of the key, for owners that take it from their
-	// environment (see ParseKey). If it is empty, the key is in the file
+	// environment. If it is empty, the key is in the file
 	// Path+".key", which the first Save makes with mode 0600.
 	Key []byte
-}
-
-// ParseKey reads a key of 32 bytes written as 64 hexadecimal digits.
-func ParseKey(text string) ([]byte, error) {
-	key, err := hex.DecodeString(strings.TrimSpace(text))
-	if err != nil || len(key) != keyBytes { // the error would quote the secret
-		return nil, fmt.Errorf("tlspool: a key is %d hexadecimal digits", 2*keyBytes)
-	}
-	return key, nil
 }
 
 func (f File) keyPath() string { return f.Path + ".key" }

@@ -371,17 +371,6 @@ func TestASpoiledFileIsReplacedByTheNextSave(t *testing.T) {
 	wantTakes(t, next, hostKey, "3", "")
 }
 
-func TestParseKey(t *testing.T) {
-	if key, err := ParseKey(strings.Repeat("0a", 32) + "\n"); err != nil || len(key) != keyBytes {
-		t.Errorf("ParseKey = %x, %v", key, err)
-	}
-	for _, text := range []string{"", "secret", strings.Repeat("0a", 31), strings.Repeat("0a", 33)} {
-		if _, err := ParseKey(text); err == nil || text != "" && strings.Contains(err.Error(), text) {
-			t.Errorf("ParseKey(%q): %v", text, err)
-		}
-	}
-}
-
 // diskFull is a process that may write files of 100 bytes only, and so meets an
 // error in the middle of its Save.
 func diskFull() int {

@@ -269,7 +269,7 @@ func (o *origin) dialQUIC(ctx context.Context, addr netip.AddrPort, changed func
 	f := &flow{quic: true, wake: make(chan struct{}, 1), answered: func() {
 		o.t.cfg.HTTP3.Offers.Worked(time.Now(), o.key)
 	}}
-	cfg, session := o.tlsConfig(nil, nil)
+	cfg, session := o.tlsConfig(nil)
 	begun := time.Now()
 	class := h3.Class(o.t.cfg.Class)
 	c, err := o.t.cfg.HTTP3.Endpoint.Dial(ctx, addr, h3.Config{
@@ -293,7 +293,8 @@ func (o *origin) dialQUIC(ctx context.Context, addr netip.AddrPort, changed func
 	}
 	f.clientConn = c
 	settle(session, c.TLS(), nil, nil)
-	o.t.handshaken(c.Stats().Resumed, false, time.Since(begun), nil)
+	stats := c.Stats()
+	o.t.handshaken(stats.Resumed, stats.EarlyData, time.Since(begun), nil)
 	if o.t.cfg.OnConn != nil {
 		o.t.cfg.OnConn(1, "h3")
 	}

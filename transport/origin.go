@@ -5,7 +5,6 @@ package transport
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -180,27 +179,29 @@ func (o *origin) connect(ctx context.Context, h1Only bool) (*socket, net.Conn, s
 // run makes attempts until one succeeds or no other can.
 func (op *opening) run(ctx context.Context) (*socket, net.Conn, string, error) {
 	for {
-		s, nc, protocol, offered, err := op.once(ctx)
-		if err == nil || !op.again(ctx, err, offered) {
+		s, nc, protocol, err := op.once(ctx)
+		if err == nil || !op.again(ctx, err) {
 			return s, nc, protocol, err
 		}
 	}
 }
 
-// once makes one attempt. offered says whether a TLS session was offered.
-func (op *opening) once(ctx context.Context) (s *socket, nc net.Conn, protocol string, offered bool, err error) {
+// once makes one attempt.
+func (op *opening) once(ctx context.Context) (*socket, net.Conn, string, error) {
 	o := op.o
+	op.offered = false
 	c, err := o.t.dialRaw(ctx, "tcp", o.addr)
 	if err != nil {
-		return nil, nil, "", false, err
+		return nil, nil, "", err
 	}
-	s = &socket{Conn: c, onClose: func() {}}
-	nc, protocol = s, "http/1.1"
+	s := &socket{Conn: c, onClose: func() {}}
+	var nc net.Conn = s
+	protocol := "http/1.1"
 	if o.secure {
-		var tc *tls.Conn
-		if tc, offered, err = op.handshake(ctx, s); err != nil {
+		tc, err := op.handshake(ctx, s)
+		if err != nil {
 			_ = s.Close()
-			return nil, nil, "", offered, err
+			return nil, nil, "", err
 		}
 		o.proved(c)
 		nc = tc
@@ -214,7 +215,7 @@ func (op *opening) once(ctx context.Context) (s *socket, nc net.Conn, protocol s
 		o.t.cfg.OnConn(1, protocol)
 		s.onClose = func() { o.t.cfg.OnConn(-1, protocol) }
 	}
-	return s, nc, protocol, offered, nil
+	return s, nc, protocol, nil
 }
 
 // proved tells whose certificate was right.

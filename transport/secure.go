@@ -20,7 +20,6 @@ import (
 type Handshake struct {
 	How  string // full, resumed, 0-rtt or failed
 	Took time.Duration
-	Err  error // nil unless it failed
 }
 
 // An opening is the way to one new connection over TCP. What may be tried once more
@@ -30,15 +29,24 @@ type opening struct {
 	h1Only     bool
 	distrusted bool   // other addresses were asked for
 	refresh    bool   // it is for tickets only
+	offered    bool   // the last attempt offered an earlier session
 	full       bool   // a ticket made the handshake fail
 	asked      bool   // for what the HTTPS record says of ECH
 	ech        []byte // ECHConfigList to use; nil = none
 	refused    bool   // ECH was refused, or could not be used
 }
 
+// protocols are what it offers in ALPN.
+func (op *opening) protocols() []string {
+	if op.h1Only {
+		return []string{"http/1.1"}
+	}
+	return op.o.t.tcp
+}
+
 // again says whether another connection may do better than the one that failed with
 // err, and prepares it.
-func (op *opening) again(ctx context.Context, err error, offered bool) bool {
+func (op *opening) again(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false
 	}
@@ -51,11 +59,10 @@ func (op *opening) again(ctx context.Context, err error, offered bool) bool {
 		}
 		op.refused, op.ech = true, refused.RetryConfigList // none: it wants no ECH any more
 		return true
-	case len(op.ech) > 0 && !op.refused && strings.Contains(err.Error(), "ECHConfigList"), // RFC 9849 §6: unknown ones are ignored
-		len(op.ech) > 0 && !op.refused && strings.Contains(err.Error(), "EncryptedClientHelloConfigList"):
+	case len(op.ech) > 0 && !op.refused && unusableECH(err):
 		op.refused, op.ech = true, nil // nothing was sent
 		return true
-	case offered && !op.full && !timedOut(err) && !ofToday(err):
+	case op.offered && !op.full && !timedOut(err) && !ofToday(err):
 		op.full = true
 		return true
 	case errors.As(err, &wrong) && wrong.Kind == "upstream_tls_wrong_name" && len(op.ech) == 0 && !op.distrusted && op.o.t.cfg.Distrust != nil:
@@ -63,6 +70,12 @@ func (op *opening) again(ctx context.Context, err error, offered bool) bool {
 		return op.o.t.cfg.Distrust(ctx, op.o.addr)
 	}
 	return false
+}
+
+// unusableECH says whether crypto/tls could make nothing of an ECHConfigList: unknown
+// configurations are to be ignored (RFC 9849 §6). It has no type for that.
+func unusableECH(err error) bool {
+	return strings.Contains(err.Error(), "ECHConfigList") || strings.Contains(err.Error(), "EncryptedClientHelloConfigList")
 }
 
 func timedOut(err error) bool {
@@ -77,56 +90,56 @@ func ofToday(err error) bool {
 	return errors.As(err, &untrusted) && !untrusted.Resumed
 }
 
-// handshake makes TLS of a connection, within the limit. offered says whether an
-// earlier session was offered to the server.
-func (op *opening) handshake(ctx context.Context, c net.Conn) (tc *tls.Conn, offered bool, err error) {
+// handshake makes TLS of a connection, within the limit.
+func (op *opening) handshake(ctx context.Context, c net.Conn) (*tls.Conn, error) {
 	o := op.o
-	protocols := o.t.tcp
-	if op.h1Only {
-		protocols = []string{"http/1.1"}
-	}
 	limited, cancel := context.WithTimeout(ctx, o.t.cfg.TLSHandshake)
 	defer cancel()
 	if o.t.cfg.ECH != nil && !op.asked {
 		op.asked, op.ech = true, o.t.cfg.ECH(limited, o.addr)
 	}
-	cfg, session := o.tlsConfig(op, protocols)
+	cfg, session := o.tlsConfig(op)
 	trace := httptrace.ContextClientTrace(ctx)
 	if trace != nil && trace.TLSHandshakeStart != nil {
 		trace.TLSHandshakeStart()
 	}
-	tc = tls.Client(c, cfg)
+	tc := tls.Client(c, cfg)
 	begun := time.Now()
-	err = tc.HandshakeContext(limited)
+	err := tc.HandshakeContext(limited)
 	state := tc.ConnectionState()
 	if trace != nil && trace.TLSHandshakeDone != nil {
 		trace.TLSHandshakeDone(state, err)
 	}
+	op.offered = session.Offered()
 	settle(session, state, err, context.Cause(ctx))
 	if ctx.Err() == nil { // one that is not wanted any more has not failed
 		o.t.handshaken(state.DidResume, false, time.Since(begun), err)
 	}
 	if err == nil {
-		return tc, session.Offered(), nil
+		return tc, nil
 	}
 	if ctx.Err() != nil {
-		return nil, false, context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 	failed := tlsError(o.addr, o.t.cfg.Trust.Explain(o.host, err), o.t.cfg.TLSHandshake)
 	if len(op.ech) > 0 {
 		failed.Err = fmt.Errorf("%w (with the ECH offer of its HTTPS record: tls.ech)", failed.Err)
 	}
-	return nil, session.Offered(), failed
+	return nil, failed
 }
 
 // tlsConfig is what a new connection to the origin shakes hands with; op nil: over QUIC.
-func (o *origin) tlsConfig(op *opening, protocols []string) (*tls.Config, *tlspool.Handshake) {
+func (o *origin) tlsConfig(op *opening) (*tls.Config, *tlspool.Handshake) {
 	cfg := o.t.tls.Clone()
-	cfg.ServerName, cfg.NextProtos = o.host, protocols
-	if op != nil && len(op.ech) > 0 {
-		cfg.EncryptedClientHelloConfigList, cfg.MinVersion = op.ech, tls.VersionTLS13
+	cfg.ServerName = o.host
+	if op != nil {
+		cfg.NextProtos = op.protocols()
+		if len(op.ech) > 0 {
+			cfg.EncryptedClientHelloConfigList, cfg.MinVersion = op.ech, tls.VersionTLS13
+		}
 	}
-	key := o.sessionKey(cfg, op == nil)
+	key := o.sessionKey(cfg.NextProtos, cfg.MinVersion)
+	key.QUIC = op == nil
 	if c := o.t.cfg.ClientCert; c != nil {
 		key.Client = c.Apply(cfg)
 	}
@@ -146,11 +159,11 @@ func (o *origin) tlsConfig(op *opening, protocols []string) (*tls.Config, *tlspo
 	return cfg, session
 }
 
-// sessionKey says which sessions a handshake with cfg may use, but for our identity.
-func (o *origin) sessionKey(cfg *tls.Config, quic bool) tlspool.Key {
+// sessionKey says which sessions a handshake over TCP may use, but for our identity.
+func (o *origin) sessionKey(protocols []string, minVersion uint16) tlspool.Key {
 	_, port, _ := net.SplitHostPort(o.addr)
-	return tlspool.Key{ServerName: o.host, Port: port, Protocols: strings.Join(cfg.NextProtos, ","), QUIC: quic,
-		Trust: o.t.cfg.Trust.ID(), MinVersion: cfg.MinVersion}
+	return tlspool.Key{ServerName: o.host, Port: port, Protocols: strings.Join(protocols, ","),
+		Trust: o.t.cfg.Trust.ID(), MinVersion: minVersion}
 }
 
 // settle tells the session's store how its handshake ended. cause is why it was
@@ -176,7 +189,7 @@ func (t *Transport) handshaken(resumed, early bool, took time.Duration, err erro
 	if t.cfg.OnHandshake == nil {
 		return
 	}
-	h := Handshake{How: "full", Took: took, Err: err}
+	h := Handshake{How: "full", Took: took}
 	switch {
 	case err != nil:
 		h.How = "failed"
@@ -196,18 +209,15 @@ const ticketWait = time.Second
 // this Transport opens now would not use k, or the origin is not kept ready.
 func (t *Transport) Refresh(ctx context.Context, k tlspool.Key) error {
 	for _, o := range t.each() {
-		cfg := t.tls.Clone()
-		if cfg.NextProtos = t.tcp; k.Protocols == "http/1.1" {
-			cfg.NextProtos = []string{"http/1.1"}
-		}
-		now := o.sessionKey(cfg, false) // a ticket over QUIC comes with the next connection over QUIC
+		op := &opening{o: o, h1Only: k.Protocols == "http/1.1", refresh: true}
+		now := o.sessionKey(op.protocols(), t.tls.MinVersion) // a ticket over QUIC comes with the next connection over QUIC
 		if c := t.cfg.ClientCert; c != nil {
 			now.Client = c.ID()
 		}
 		if !o.secure || now != k || o.pool.State().Keep == 0 {
 			continue
 		}
-		s, nc, _, err := (&opening{o: o, h1Only: k.Protocols == "http/1.1", refresh: true}).run(ctx)
+		s, nc, _, err := op.run(ctx)
 		if err != nil {
 			return err
 		}

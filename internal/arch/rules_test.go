@@ -91,7 +91,7 @@ var houseRules = rules{
 		"dnscache/exchange": nothing,
 		"tlspool":           nothing,
 		"tlspool/trust":     nothing,
-		"tlspool/inspect":   nothing,
+		"tlspool/inspect":   {"tlspool/trust": "pins and must-staple are read in one place"},
 		"bufferctl":         nothing,
 		"heartbeat":         nothing,
 

@@ -52,33 +52,35 @@ func (p *parser) resolve() (*Config, func(upstream, key string) (int, string)) {
 	if cfg.Admin.TokenFile == "auto" {
 		cfg.Admin.TokenFile = filepath.Join(cfg.StateDir, "admin.token")
 	}
-	switch cfg.DNS.CacheFile {
-	case "auto":
-		cfg.DNS.CacheFile = filepath.Join(cfg.StateDir, "dns.cache")
-	case "none":
-		cfg.DNS.CacheFile = ""
-	}
-	cfg.TLS = p.sessions(str("tls.session_file"), str("tls.session_key"), cfg.StateDir)
+	cfg.DNS.CacheFile = inState(cfg.StateDir, "dns.cache", cfg.DNS.CacheFile)
+	cfg.TLS = Sessions{inState(cfg.StateDir, "tls.sessions", str("tls.session_file")), p.sessionKey()}
 	cfg.DefaultTimeouts = p.timeouts("")
 	cfg.Upstreams = p.resolveUpstreams()
 	return cfg, p.origin
 }
 
-// sessions is where TLS sessions are kept.
-func (p *parser) sessions(file, key, stateDir string) Sessions {
-	s := Sessions{SessionFile: file, SessionKey: key}
-	switch file {
+// inState is the file that a key names: auto is name in the state's folder, none is
+// none.
+func inState(dir, name, value string) string {
+	switch value {
 	case "auto":
-		s.SessionFile = filepath.Join(stateDir, "tls.sessions")
+		return filepath.Join(dir, name)
 	case "none":
-		s.SessionFile = ""
+		return ""
 	}
-	if key != "" && key != hidden {
-		if raw, err := base64.StdEncoding.DecodeString(key); err != nil || len(raw) != 32 {
-			p.addf(p.values["tls.session_key"].line, "tls.session_key", "is not 32 bytes in base64: `openssl rand -base64 32` makes one")
+	return value
+}
+
+// sessionKey is tls.session_key, checked.
+func (p *parser) sessionKey() string {
+	const path = "tls.session_key"
+	v := p.get(topKeys, path, path)
+	if v.text != "" && v.text != hidden {
+		if raw, err := base64.StdEncoding.DecodeString(v.text); err != nil || len(raw) != 32 {
+			p.addf(v.line, path, "is not 32 bytes in base64: `openssl rand -base64 32` makes one")
 		}
 	}
-	return s
+	return v.text
 }
 
 // stateDir is where state is kept if the file does not say.

@@ -35,7 +35,7 @@ func newLabels() labels {
 		verdict:  newSet("alive", "thinking", "doubtful", "path_down", "dead_flow"),
 		result:   newSet("hit", "stale", "miss", "hosts", "negative", "error"),
 		distrust: newSet("unknown_root", "missing_intermediate", "self_signed", "expired", "not_yet_valid", "wrong_name", "revoked",
-			"staple_stale", "staple_missing", "staple_invalid", "pin_mismatch", "weak"),
+			"staple_stale", "staple_missing", "staple_invalid", "pin_mismatch", "weak", other),
 		cause:     causes(),
 		reason:    reasons(),
 		malformed: malformedCodes(),

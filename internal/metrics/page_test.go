@@ -154,6 +154,7 @@ func TestCodesOfTheSourceAreKnown(t *testing.T) {
 		{"../webguard/*.go", `\bCode\w+\s+= "([a-z0-9_]+)"`, 3, l.reason},
 		{"../ingress/*.go", `\bCause\w+\s+= "([a-z0-9_]+)"`, 10, l.cause},
 		{"../../transport/*.go", `\bKind\b[^"\n]*"([a-z0-9_]+)"`, 5, l.cause},
+		{"../../tlspool/trust/errors.go", `\bReason = "([a-z_]+)"`, 12, l.distrust},
 		{"../../transport/dial/*.go", `\bKind\b[^"\n]*"([a-z0-9_]+)"`, 5, l.cause},
 	}
 	for _, tt := range tests {

@@ -120,8 +120,8 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 	}
 	tc := transport.Config{
 		Protocols: u.Protocols, TLSHandshake: time.Duration(limits.TLSHandshake), RequestWrite: time.Duration(limits.RequestWrite),
-		ResponseHeader: time.Duration(limits.ResponseHeader), Sessions: s.sessions,
-		Class: map[string]h2.Class{"interactive": h2.Interactive, "batch": h2.Batch}[u.Priority],
+		ResponseHeader: time.Duration(limits.ResponseHeader),
+		Class:          map[string]h2.Class{"interactive": h2.Interactive, "batch": h2.Batch}[u.Priority],
 		Pool: transport.Pool{
 			Warm: u.Pool.Warm, MaxConnections: u.Pool.MaxConnections, MaxH1Connections: u.Pool.MaxH1Connections,
 			MaxStreams: u.Pool.MaxStreams, IdleTimeout: time.Duration(u.Pool.IdleTimeout), QueueTimeout: time.Duration(u.Pool.QueueTimeout),

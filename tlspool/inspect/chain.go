@@ -9,7 +9,6 @@ import (
 	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/x509"
-	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -17,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/warmwire/warmwire/tlspool/trust"
 )
 
 // A Certificate is one of those presented.
@@ -126,7 +127,7 @@ func (c *Chain) pinned(chains [][]*x509.Certificate, cfg Config) {
 		return strings.TrimRight(strings.TrimPrefix(strings.TrimPrefix(pin, "sha256/"), "/"), "=")
 	}
 	for _, cert := range slices.Concat(chains...) {
-		if slices.ContainsFunc(cfg.Pins, func(pin string) bool { return bare(pin) == bare(pinOf(cert)) }) {
+		if slices.ContainsFunc(cfg.Pins, func(pin string) bool { return bare(pin) == bare(trust.PinOf(cert)) }) {
 			return
 		}
 	}
@@ -138,11 +139,6 @@ func (c *Chain) pinned(chains [][]*x509.Certificate, cfg Config) {
 	default:
 		c.add(PinMismatch, text)
 	}
-}
-
-func pinOf(c *x509.Certificate) string {
-	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
-	return "sha256/" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
 func verify(presented []*x509.Certificate, roots *x509.CertPool, at time.Time) ([][]*x509.Certificate, error) {
@@ -247,7 +243,7 @@ func describe(c *x509.Certificate, leaf bool) Certificate {
 	out := Certificate{
 		Subject: c.Subject.String(), Issuer: c.Issuer.String(), NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC(),
 		Signature: c.SignatureAlgorithm.String(), SHA256: hex.EncodeToString(sum[:]),
-		Pin: pinOf(c),
+		Pin: trust.PinOf(c),
 	}
 	if len(c.IssuingCertificateURL) > 0 {
 		out.IssuerURL = c.IssuingCertificateURL[0]

@@ -19,6 +19,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/warmwire/warmwire/tlspool/trust"
 )
 
 func dialer(address string) func(context.Context) (net.Conn, error) {
@@ -177,12 +179,12 @@ func TestOwnIntermediatesAndPins(t *testing.T) {
 	}{
 		{"intermediate of our own", short, func(c *Config) { c.Intermediates = []*x509.Certificate{h.mid.cert} }, "", "only with our own intermediate"},
 		{"another one", short, func(c *Config) { c.Intermediates = []*x509.Certificate{stranger.mid.cert} }, MissingIntermediate, ""},
-		{"pin of the root", whole, func(c *Config) { c.Pins = []string{pinOf(stranger.root.cert), pinOf(h.root.cert)} }, "", ""},
+		{"pin of the root", whole, func(c *Config) { c.Pins = []string{trust.PinOf(stranger.root.cert), trust.PinOf(h.root.cert)} }, "", ""},
 		{"pin as curl has it", whole, func(c *Config) {
-			c.Pins = []string{strings.TrimRight(strings.Replace(pinOf(h.leaf.cert), "/", "//", 1), "=")}
+			c.Pins = []string{strings.TrimRight(strings.Replace(trust.PinOf(h.leaf.cert), "/", "//", 1), "=")}
 		}, "", ""},
-		{"other pin", whole, func(c *Config) { c.Pins = []string{pinOf(stranger.root.cert)} }, PinMismatch, ""},
-		{"other pin, reported", whole, func(c *Config) { c.Pins, c.PinsReportOnly = []string{pinOf(stranger.root.cert)}, true }, "", "only reported"},
+		{"other pin", whole, func(c *Config) { c.Pins = []string{trust.PinOf(stranger.root.cert)} }, PinMismatch, ""},
+		{"other pin, reported", whole, func(c *Config) { c.Pins, c.PinsReportOnly = []string{trust.PinOf(stranger.root.cert)}, true }, "", "only reported"},
 	} {
 		cfg := to(tt.port, h.pool)
 		cfg.Handshakes = 1

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -143,7 +144,7 @@ func TestOpenSSLStaples(t *testing.T) {
 }
 
 func mustStapleToo(c *x509.Certificate) {
-	c.ExtraExtensions = []pkix.Extension{{Id: oidFeatures(), Value: []byte{0x30, 3, 2, 1, 5}}}
+	c.ExtraExtensions = []pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 24}, Value: []byte{0x30, 3, 2, 1, 5}}}
 }
 
 func TestStaples(t *testing.T) {

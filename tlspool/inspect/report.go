@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/warmwire/warmwire/tlspool/trust"
 )
 
 // A Report is what was found. Parts that were not reached are nil.
@@ -136,7 +138,7 @@ func (p *Prober) first(ctx context.Context, r *Report) bool {
 	now, leaf := time.Now(), m.state.PeerCertificates[0]
 	chain, issuer := judge(m.state.PeerCertificates, p.cfg, now)
 	staple := readStaple(m.state.OCSPResponse, leaf, issuer, now)
-	chain.MustStaple, chain.SCTs, chain.SCTsInCert = mustStaple(leaf), len(m.state.SignedCertificateTimestamps), promises(leaf)
+	chain.MustStaple, chain.SCTs, chain.SCTsInCert = trust.MustStaple(leaf), len(m.state.SignedCertificateTimestamps), promises(leaf)
 	chain.weigh(staple)
 	r.Chain, r.Staple = chain, &staple
 	r.Agreed = &Agreed{

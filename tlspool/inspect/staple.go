@@ -76,19 +76,9 @@ func (c *Chain) weigh(s Staple) {
 	c.Verified = false
 }
 
-// oidFeatures is the extension TLS feature, and oidSCTs the list of promises of
-// certificate transparency logs.
-func oidFeatures() asn1.ObjectIdentifier { return asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 24} }
+// oidSCTs is the extension with the promises of certificate transparency logs.
 func oidSCTs() asn1.ObjectIdentifier {
 	return asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 11129, 2, 4, 2}
-}
-
-// mustStaple tells whether the certificate demands a staple: the TLS feature
-// status_request (RFC 7633).
-func mustStaple(c *x509.Certificate) bool {
-	var features []int
-	_, err := asn1.Unmarshal(extension(c, oidFeatures()), &features)
-	return err == nil && slices.Contains(features, 5)
 }
 
 // promises counts the log promises inside a certificate (RFC 6962 section 3.3).

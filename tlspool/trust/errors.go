@@ -30,12 +30,6 @@ const (
 	Other               Reason = "other"          // its text says what
 )
 
-// Reasons returns all of them.
-func Reasons() []Reason {
-	return []Reason{UnknownRoot, MissingIntermediate, SelfSigned, Expired, NotYetValid, WrongName,
-		Revoked, StaleStaple, MissingStaple, InvalidStaple, PinMismatch, Weak, Other}
-}
-
 func (r Reason) ofStaple() bool { return r == StaleStaple || r == InvalidStaple || r == MissingStaple }
 
 // An Error says why a server's certificate was refused.

@@ -38,7 +38,7 @@ const (
 // staple judges the OCSP response that came with the verified chain.
 func (c *check) staple(raw []byte, verdict *Verdict) *Error {
 	leaf, issuer := verdict.Chain[0], verdict.Chain[min(1, len(verdict.Chain)-1)]
-	must := mustStaple(leaf)
+	must := MustStaple(leaf)
 	if len(raw) == 0 {
 		verdict.Staple = StapleAbsent
 		if must {
@@ -149,9 +149,9 @@ var oidTLSFeature = asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 24}
 
 const statusRequest = 5
 
-// mustStaple says that a certificate asks for the status_request feature, which
+// MustStaple says that a certificate asks for the status_request feature, which
 // crypto/tls offers in each hello.
-func mustStaple(cert *x509.Certificate) bool {
+func MustStaple(cert *x509.Certificate) bool {
 	for _, ext := range cert.Extensions {
 		if !ext.Id.Equal(oidTLSFeature) {
 			continue
