@@ -22,11 +22,14 @@ var errBodyTooLong = errors.New("the request body has been read beyond what is k
 // through a view of its own. What the app has not sent yet is never waited for
 // twice: views take turns.
 type upload struct {
+	again func() (io.ReadCloser, error) // the caller's own way to a body from its start, http.Request.GetBody; nil = none
+	begun bool                          // a view was given out; owned by whoever calls view
+
 	over     atomic.Bool // prefix does not hold all that was read, or is not needed
 	progress *progress
 
 	mu     sync.Mutex // held while reading, which may wait for the app; guards the fields below
-	src    io.Reader
+	src    io.ReadCloser
 	total  int    // bytes read from src
 	prefix []byte // all of them, unless over
 	end    error  // what src ended with
@@ -34,6 +37,17 @@ type upload struct {
 
 // view returns a reader from the start.
 func (u *upload) view() (io.ReadCloser, error) {
+	if u.again != nil {
+		src := u.src
+		if u.begun {
+			var err error
+			if src, err = u.again(); err != nil {
+				return nil, err
+			}
+		}
+		u.begun = true
+		return &keptView{src, u.progress}, nil
+	}
 	if u.over.Load() {
 		return nil, errBodyTooLong
 	}
@@ -87,6 +101,21 @@ func (v *uploadView) Read(p []byte) (int, error) {
 }
 
 func (v *uploadView) Close() error { return nil }
+
+// A keptView is a body that its owner can give again.
+type keptView struct {
+	io.ReadCloser
+	progress *progress
+}
+
+func (v *keptView) Read(p []byte) (int, error) {
+	v.progress.taking()
+	n, err := v.ReadCloser.Read(p)
+	if n > 0 && err == nil {
+		v.progress.gave()
+	}
+	return n, err
+}
 
 // A progress measures how long the upstream takes no bytes: from the end of one
 // Read of the body to the beginning of the next. Time in which the app has

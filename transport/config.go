@@ -15,6 +15,7 @@ import (
 
 	"github.com/quic-go/quic-go"
 
+	"github.com/warmwire/warmwire/bufferctl"
 	"github.com/warmwire/warmwire/heartbeat"
 	"github.com/warmwire/warmwire/tlspool"
 	"github.com/warmwire/warmwire/tlspool/trust"
@@ -36,6 +37,9 @@ type Config struct {
 	// ECH returns the ECHConfigList (RFC 9849) for addr, host:port, nil if there is none;
 	// nil = it is not used. It must not take long.
 	ECH func(ctx context.Context, addr string) []byte
+
+	StreamLimit int               // bytes that an answer may hold for a slow app; 0 = 1 MiB
+	Budget      *bufferctl.Budget // of all streams, may be shared; nil = no bound
 
 	Class     h2.Class // of its requests
 	Pool      Pool
@@ -72,6 +76,8 @@ const (
 	defaultHandshake = 5 * time.Second
 	idleTimeout      = 90 * time.Second
 	queueLimit       = 1000 // requests that wait for a connection
+	streamLimit      = 1 << 20
+	streamStart      = 64 << 10 // of a stream's window
 )
 
 // A Transport is the way to one upstream.
@@ -95,6 +101,10 @@ func New(dial DialFunc, cfg Config) (*Transport, error) {
 		return nil, err
 	}
 	cfg.TLSHandshake = cmp.Or(cfg.TLSHandshake, defaultHandshake)
+	cfg.StreamLimit = cmp.Or(cfg.StreamLimit, streamLimit)
+	if cfg.StreamLimit < 0 {
+		return nil, fmt.Errorf("transport: negative stream limit %d", cfg.StreamLimit)
+	}
 	if len(cfg.Protocols) == 0 {
 		cfg.Protocols = []string{"h2", "http/1.1"}
 	}

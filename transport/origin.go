@@ -158,7 +158,8 @@ func (o *origin) openTCP(ctx context.Context, h1Only bool, changed func()) (pool
 		changed()
 	}
 	if protocol == "h2" {
-		c, err := h2.New(nc, h2.Config{Priority: true, MaxStreams: o.t.cfg.Pool.MaxStreams, AssumedStreams: int(o.streams.Load()), OnChange: onChange})
+		c, err := h2.New(nc, h2.Config{Priority: true, MaxStreams: o.t.cfg.Pool.MaxStreams, AssumedStreams: int(o.streams.Load()), OnChange: onChange,
+			StreamWindow: min(streamStart, o.t.cfg.StreamLimit), MaxStreamWindow: o.t.cfg.StreamLimit, Budget: o.t.cfg.Budget})
 		if err != nil {
 			_ = nc.Close()
 			return nil, pool.Info{}, &Error{In: "tls", Kind: "upstream_protocol_error", Err: err}

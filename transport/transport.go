@@ -34,7 +34,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	x := &roundTrip{t: t, ctx: ctx, cancel: cancel}
 	if req.Body != nil && req.Body != http.NoBody {
-		x.upload = &upload{src: req.Body, progress: &progress{limit: t.cfg.RequestWrite, fail: x.stalled}}
+		x.upload = &upload{src: req.Body, again: req.GetBody, progress: &progress{limit: t.cfg.RequestWrite, fail: x.stalled}}
 		defer x.upload.progress.stop()
 	}
 	o, err := t.origin(req.URL)
@@ -188,6 +188,14 @@ func (b *ownedBody) Close() error {
 	err := b.ReadCloser.Close()
 	b.cancel(context.Canceled)
 	return err
+}
+
+// Buffered is how many bytes have come and wait for a Read.
+func (b *ownedBody) Buffered() int {
+	if held, ok := b.ReadCloser.(interface{ Buffered() int }); ok {
+		return held.Buffered()
+	}
+	return 0
 }
 
 // An ownedSocket is the connection behind a 101.

@@ -38,6 +38,7 @@ type Config struct {
 	Ready   func() error // nil error = requests are taken; it is shown, so it holds no secret
 	Metrics http.Handler
 	Status  func() any   // marshalled as JSON
+	Streams func() any   // what runs, marshalled as JSON
 	Reload  func() error // may take its time; the error is shown to the caller; nil = there is nothing to reload (501)
 	// FlushDNS forgets what DNS said of a name; "" = of all; nil = 501.
 	FlushDNS func(name string)
@@ -64,7 +65,7 @@ type route struct {
 
 // New checks the configuration and returns the handler.
 func New(cfg Config) (*Admin, error) {
-	if cfg.Ready == nil || cfg.Metrics == nil || cfg.Status == nil || cfg.Quit == nil {
+	if cfg.Ready == nil || cfg.Metrics == nil || cfg.Status == nil || cfg.Streams == nil || cfg.Quit == nil {
 		return nil, errors.New("admin: internal error: a function is missing in Config")
 	}
 	hosts, err := webguard.ParseHosts(cfg.AllowHosts)
@@ -78,6 +79,7 @@ func New(cfg Config) (*Admin, error) {
 		"/readyz":       {http.MethodGet, true, a.readyz},
 		"/metrics":      {http.MethodGet, false, cfg.Metrics.ServeHTTP},
 		"/v1/status":    {http.MethodGet, false, a.status},
+		"/v1/streams":   {http.MethodGet, false, a.streams},
 		"/v1/dns/flush": {http.MethodPost, false, a.flushDNS},
 		"/v1/tls/flush": {http.MethodPost, false, a.flushTLS},
 		"/v1/reload":    {http.MethodPost, false, a.reload},

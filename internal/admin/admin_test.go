@@ -58,6 +58,7 @@ func newRigOn(t *testing.T, ln net.Listener, change func(*admin.Config)) *rig {
 		Ready:   func() error { return asError(&r.unready) },
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "warmwire_up 1\n") }),
 		Status:  func() any { return map[string]int{"streams": 3} },
+		Streams: func() any { return []string{"one"} },
 		Reload:  func() error { r.reloads.Add(1); return asError(&r.reloadError) },
 		Quit:    func() { r.quit.Add(1) },
 	}
@@ -165,6 +166,7 @@ func TestReading(t *testing.T) {
 		{"ready", ask{path: "/readyz"}, 200, "ready\n"},
 		{"metrics", ask{path: "/metrics"}, 200, "warmwire_up 1"},
 		{"status", ask{path: "/v1/status"}, 200, `"streams": 3`},
+		{"streams", ask{path: "/v1/streams"}, 200, `"one"`},
 		{"index", ask{path: "/"}, 200, "/v1/reload"},
 		{"query is no matter", ask{path: "/healthz?verbose"}, 200, "ok"},
 		{"unknown path", ask{path: "/v1"}, 404, `"not_found"`},
@@ -220,7 +222,7 @@ func TestReadyzSaysWhyNot(t *testing.T) {
 func TestMethods(t *testing.T) {
 	r := newRig(t, nil)
 	for path, allow := range map[string]string{
-		"/": "GET, HEAD", "/healthz": "GET, HEAD", "/readyz": "GET, HEAD", "/metrics": "GET, HEAD", "/v1/status": "GET, HEAD",
+		"/": "GET, HEAD", "/healthz": "GET, HEAD", "/readyz": "GET, HEAD", "/metrics": "GET, HEAD", "/v1/status": "GET, HEAD", "/v1/streams": "GET, HEAD",
 		"/v1/reload": "POST", "/v1/quit": "POST",
 	} {
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "FOO"} {
@@ -347,7 +349,7 @@ func TestBodyThatDoesNotCome(t *testing.T) {
 		reloads := 0
 		h, err := admin.New(admin.Config{
 			Token: token, Metrics: http.NotFoundHandler(),
-			Ready: func() error { return nil }, Status: func() any { return nil }, Quit: func() {},
+			Ready: func() error { return nil }, Status: func() any { return nil }, Streams: func() any { return nil }, Quit: func() {},
 			Reload: func() error { reloads++; return nil },
 		})
 		if err != nil {
@@ -488,7 +490,7 @@ func TestHosts(t *testing.T) {
 func TestBeyondLoopback(t *testing.T) {
 	r := newRig(t, func(c *admin.Config) { c.Remote = true })
 	for path, open := range map[string]bool{
-		"/healthz": true, "/readyz": true, "/": false, "/metrics": false, "/v1/status": false, "/nothing": false, "/healthz/": false,
+		"/healthz": true, "/readyz": true, "/": false, "/metrics": false, "/v1/status": false, "/v1/streams": false, "/nothing": false, "/healthz/": false,
 	} {
 		got := r.ask(t, ask{path: path})
 		if (got.status == 200) != open || !open && got.code != "token_required" {
@@ -505,7 +507,7 @@ func TestBeyondLoopback(t *testing.T) {
 func TestAddressOfTheConnection(t *testing.T) {
 	h, err := admin.New(admin.Config{
 		Token: token, Metrics: http.NotFoundHandler(),
-		Ready: func() error { return nil }, Status: func() any { return nil }, Reload: func() error { return nil }, Quit: func() {},
+		Ready: func() error { return nil }, Status: func() any { return nil }, Streams: func() any { return nil }, Reload: func() error { return nil }, Quit: func() {},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -552,7 +554,7 @@ func FuzzChanges(f *testing.F) {
 		changed := 0
 		h, err := admin.New(admin.Config{
 			Token: token, Metrics: http.NotFoundHandler(),
-			Ready: func() error { return nil }, Status: func() any { return nil }, Quit: func() {},
+			Ready: func() error { return nil }, Status: func() any { return nil }, Streams: func() any { return nil }, Quit: func() {},
 			Reload: func() error { changed++; return nil },
 		})
 		if err != nil {
@@ -614,7 +616,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 	_, err := admin.New(admin.Config{
 		Metrics: http.NotFoundHandler(), AllowHosts: []string{"*.example"},
-		Ready: func() error { return nil }, Status: func() any { return nil }, Reload: func() error { return nil }, Quit: func() {},
+		Ready: func() error { return nil }, Status: func() any { return nil }, Streams: func() any { return nil }, Reload: func() error { return nil }, Quit: func() {},
 	})
 	if err == nil || !strings.Contains(err.Error(), "*.example") {
 		t.Errorf("New with a pattern as host: %v", err)

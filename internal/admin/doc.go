@@ -8,6 +8,7 @@
 //	GET  /readyz      200 when requests are taken, else 503 and the reason
 //	GET  /metrics     the metrics page
 //	GET  /v1/status   JSON
+//	GET  /v1/streams  JSON: what runs, and how far behind its app is
 //	POST /v1/reload   read the configuration again
 //	POST /v1/quit     drain and exit; for a Kubernetes Job whose sidecar is an
 //	                  ordinary container, which would otherwise never complete

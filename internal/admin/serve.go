@@ -10,6 +10,7 @@ GET  /healthz     200 while the process answers
 GET  /readyz      200 when requests are taken, else 503 and the reason
 GET  /metrics     metrics in the Prometheus formats
 GET  /v1/status   JSON
+GET  /v1/streams  JSON: what runs, and how far behind its app is
 POST /v1/dns/flush   forget what DNS said of ?name=HOST, or of all names
 POST /v1/tls/flush   forget the TLS sessions with ?name=HOST, or with all
 POST /v1/reload   read the configuration again
@@ -39,6 +40,10 @@ func (a *Admin) readyz(w http.ResponseWriter, _ *http.Request) {
 
 func (a *Admin) status(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, a.cfg.Status())
+}
+
+func (a *Admin) streams(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, a.cfg.Streams())
 }
 
 // reload answers 422 when the new configuration was refused: the running one

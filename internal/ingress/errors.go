@@ -41,11 +41,30 @@ var (
 	errIdle       = &limitError{CauseIdle, "timeouts.idle"}
 	errFirstToken = &limitError{CauseFirstToken, "timeouts.first_token"}
 	errTotal      = &limitError{CauseTotal, "timeouts.total"}
+	errStalled    = &limitError{CauseStalled, "buffer.stall_timeout"}
 	errAborted    = errors.New("shutting down, and drain.timeout passed")
 	errBodyLimit  = errors.New("the request body is larger than limits.body")
 	// errUploadCut is matched when the app's request body ended too early.
 	errUploadCut = errors.New("the request body ended before its announced end")
 )
+
+// An overload is the error of [Config.Admit].
+type overload struct{ err error }
+
+func (o *overload) Error() string { return o.err.Error() }
+
+func (o *overload) Unwrap() error { return o.err }
+
+// failure is 503: nothing was sent, and later there may be room.
+func (o *overload) failure() failure {
+	f := failure{status: http.StatusServiceUnavailable, code: CauseOverloaded, proxy: "http_request_denied", message: o.Error(),
+		outcome: OutcomeRefused, cause: CauseOverloaded}
+	var later interface{ RetryAfter() time.Duration }
+	if errors.As(o.err, &later) {
+		f.after = later.RetryAfter()
+	}
+	return f
+}
 
 // A failure is one of our own answers.
 type failure struct {
@@ -56,6 +75,11 @@ type failure struct {
 	sent    bool   // request bytes may have reached the upstream
 	outcome Outcome
 	cause   string
+	after   time.Duration // when to try again, for 503; 0 = 1 s
+}
+
+func ours(status int, code, proxy, message string, sent bool, outcome Outcome, cause string) failure {
+	return failure{status: status, code: code, proxy: proxy, message: message, sent: sent, outcome: outcome, cause: cause}
 }
 
 // classify turns the error of a round trip into our answer and its cause.
@@ -63,10 +87,14 @@ func classify(ctx context.Context, err error) failure {
 	if f, ok := classifyCause(context.Cause(ctx)); ok {
 		return f
 	}
+	var full *overload
+	if errors.As(err, &full) {
+		return full.failure()
+	}
 	var pe phaseError
 	found := errors.As(err, &pe)
-	f := failure{http.StatusBadGateway, "upstream_failed", "proxy_internal_error", "request to the upstream failed: " + err.Error(),
-		true, OutcomeUpstreamError, "upstream_failed"}
+	f := ours(http.StatusBadGateway, "upstream_failed", "proxy_internal_error", "request to the upstream failed: "+err.Error(),
+		true, OutcomeUpstreamError, "upstream_failed")
 	if found {
 		f.code, f.cause, f.sent = pe.Code(), pe.Code(), pe.RequestSent()
 		f.message = pe.Error()
@@ -83,10 +111,10 @@ func classify(ctx context.Context, err error) failure {
 	}
 	switch {
 	case errors.Is(err, ErrLoop):
-		f = failure{http.StatusLoopDetected, "loop_detected", "proxy_loop_detected", ErrLoop.Error(), false, OutcomeRefused, "loop"}
+		f = ours(http.StatusLoopDetected, "loop_detected", "proxy_loop_detected", ErrLoop.Error(), false, OutcomeRefused, "loop")
 	case errors.Is(err, ErrForbidden):
-		f = failure{http.StatusForbidden, "target_denied", "destination_ip_prohibited",
-			err.Error(), false, OutcomeRefused, "target_denied"}
+		f = ours(http.StatusForbidden, "target_denied", "destination_ip_prohibited",
+			err.Error(), false, OutcomeRefused, "target_denied")
 	case errors.Is(err, errBodyLimit):
 		f = bodyTooLarge(true)
 	case errors.Is(err, errUploadCut):
@@ -101,30 +129,33 @@ func classifyCause(cause error) (failure, bool) {
 	switch {
 	case cause == nil:
 		return failure{}, false
+	case errors.Is(cause, errStalled): // after the head, so nobody reads this answer
+		return ours(http.StatusGatewayTimeout, CauseStalled, "http_request_error", "the app took nothing for buffer.stall_timeout", true,
+			OutcomeCutWarmwire, CauseStalled), true
 	case errors.As(cause, &le):
-		return failure{http.StatusGatewayTimeout, "upstream_" + le.code, "http_response_timeout",
-			"no answer in time: raise " + le.setting + " if the upstream may take longer", true, OutcomeCutWarmwire, le.code}, true
+		return ours(http.StatusGatewayTimeout, "upstream_"+le.code, "http_response_timeout",
+			"no answer in time: raise "+le.setting+" if the upstream may take longer", true, OutcomeCutWarmwire, le.code), true
 	case errors.Is(cause, errAborted):
-		return failure{http.StatusServiceUnavailable, "shutting_down", "proxy_internal_error", errAborted.Error(), true,
-			OutcomeCutWarmwire, CauseDrain}, true
+		return ours(http.StatusServiceUnavailable, "shutting_down", "proxy_internal_error", errAborted.Error(), true,
+			OutcomeCutWarmwire, CauseDrain), true
 	case errors.Is(cause, errBodyLimit):
 		return bodyTooLarge(true), true
 	case errors.Is(cause, errUploadCut):
 		return uploadCut(), true
 	case errors.Is(cause, http1.ErrClientLeft), errors.Is(cause, context.Canceled):
-		return failure{499, "app_left", "", "the app closed its connection", true, OutcomeCutApp, CauseAppLeft}, true
+		return ours(499, "app_left", "", "the app closed its connection", true, OutcomeCutApp, CauseAppLeft), true
 	}
 	return failure{}, false
 }
 
 func uploadCut() failure {
-	return failure{http.StatusBadRequest, "request_truncated", "http_request_error", errUploadCut.Error(), true,
-		OutcomeCutApp, CauseAppUploadBroken}
+	return ours(http.StatusBadRequest, "request_truncated", "http_request_error", errUploadCut.Error(), true,
+		OutcomeCutApp, CauseAppUploadBroken)
 }
 
 func bodyTooLarge(sent bool) failure {
-	return failure{http.StatusRequestEntityTooLarge, "request_body_too_large", "http_request_error",
-		errBodyLimit.Error(), sent, OutcomeRefused, CauseBodyTooLarge}
+	return ours(http.StatusRequestEntityTooLarge, "request_body_too_large", "http_request_error",
+		errBodyLimit.Error(), sent, OutcomeRefused, CauseBodyTooLarge)
 }
 
 // proxyErrorType maps a code to the error types of RFC 9209 §2.3.
@@ -190,13 +221,14 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, kind dialect.Kind,
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	h["Cache-Control"] = []string{"no-store"}
 	h["Date"] = []string{time.Now().UTC().Format(http.TimeFormat)} // RFC 9110 §6.6.1: this answer's origin is us
-	h["X-Should-Retry"] = []string{strconv.FormatBool(!f.sent && f.outcome == OutcomeUpstreamError)}
+	h["X-Should-Retry"] = []string{strconv.FormatBool(!f.sent && (f.outcome == OutcomeUpstreamError || f.code == CauseOverloaded))}
 	if f.proxy != "" {
 		h["Proxy-Status"] = []string{"warmwire; error=" + f.proxy + "; details=" + strconv.QuoteToASCII(f.code)}
 	}
 	switch f.status {
 	case http.StatusServiceUnavailable:
-		h["Retry-After"] = []string{"1"}
+		seconds := max(1, int64((f.after+time.Second-1)/time.Second))
+		h["Retry-After"] = []string{strconv.FormatInt(seconds, 10)}
 	case http.StatusProxyAuthRequired:
 		h["Proxy-Authenticate"] = []string{`Basic realm="warmwire"`}
 	case http.StatusUnauthorized:

@@ -39,6 +39,8 @@ const (
 	CauseIdle             = "idle_timeout"
 	CauseFirstToken       = "first_token_timeout"
 	CauseTotal            = "total_timeout"
+	CauseOverloaded       = "overloaded"     // no room for another request's buffers
+	CauseStalled          = "buffer_stalled" // the app took nothing for too long
 	CauseDrain            = "warmwire_drain"
 	CauseMissingTerminal  = "missing_terminal"
 	CauseErrorEvent       = "error_event"
@@ -72,6 +74,7 @@ type Record struct {
 	BytesOut      int64 // body bytes to the app
 	Phases        Phases
 	Reused        bool
+	Attempts      int           // how often a connection was asked for
 	TTFT          time.Duration // 0 = no token seen
 	PerChunk      time.Duration // (last-first)/(chunks-1); 0 = fewer than two chunks
 	Chunks        int
@@ -81,6 +84,7 @@ type Record struct {
 	AppRetries    int    // what the SDK says it has tried before
 	TraceID       string // from the app's own traceparent
 	TrailersLost  int
+	Pauses        int // times in which a slow app kept its upstream waiting
 }
 
 // Hooks are told what happens; nil ones are skipped. They are called from the
@@ -92,5 +96,6 @@ type Hooks struct {
 	Malformed    func(status int, code string)
 	Refused      func(reason string)
 	AcceptFailed func(err error, pause time.Duration)
+	Paused       func(upstream string) // an app was so slow that its upstream had to wait
 	Panicked     func(v any, stack []byte)
 }

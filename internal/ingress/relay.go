@@ -47,6 +47,7 @@ type exchange struct {
 	heads heads
 	body  *uploadBody // nil: no body
 	watch *dialect.Watcher
+	live  live
 
 	lateHead    *time.Timer // sends the head if the body does not come with it
 	undelivered bool        // a write to the app has failed
@@ -59,9 +60,9 @@ func (e *exchange) relay() {
 	ctx, cancel := context.WithCancelCause(e.r.Context())
 	e.ctx, e.stop = ctx, cancel
 	defer cancel(nil)
-	defer e.s.running.add(cancel)()
+	defer e.s.running.add(e)()
 	limits := e.limits()
-	e.dog = startWatchdog(limits, cancel)
+	e.dog = startWatchdog(limits, e.end)
 	defer e.dog.stop()
 
 	out, f := e.outgoing()
@@ -69,9 +70,18 @@ func (e *exchange) relay() {
 		e.fail(*f)
 		return
 	}
+	release, waited, err := e.admit()
+	if err != nil {
+		e.heads.finish()
+		e.rec.Phases.Queue = waited
+		e.fail(classify(ctx, err))
+		return
+	}
+	defer release()
 	resp, err := e.transport().RoundTrip(out)
 	e.heads.finish() // before any write of the final head
-	e.rec.Phases, e.rec.Reused = e.sw.stop()
+	e.sw.stop(e.rec)
+	e.rec.Phases.Queue += waited
 	e.rec.TrailersLost += e.lostTrailers()
 	if err != nil {
 		e.fail(classify(ctx, err))
@@ -86,13 +96,31 @@ func (e *exchange) relay() {
 	e.respond(resp, limits)
 }
 
+// admit waits until there is room for the request's buffers.
+func (e *exchange) admit() (release func(), waited time.Duration, err error) {
+	if e.s.cfg.Admit == nil {
+		return func() {}, 0, nil
+	}
+	begun := time.Now()
+	if release, err = e.s.cfg.Admit(e.ctx, e.rt.upstream); err != nil {
+		err = &overload{err}
+	}
+	return release, time.Since(begun), err
+}
+
 // limits returns the limits that apply: those of the upstream, or for other
 // hosts just the idle one.
 func (e *exchange) limits() *Upstream {
 	if e.rt.upstream != nil {
 		return e.rt.upstream
 	}
-	return &Upstream{Idle: e.t.Forward.Idle, Dialect: dialect.None}
+	return &Upstream{Idle: e.t.Forward.Idle, Stall: e.t.Forward.Stall, Dialect: dialect.None}
+}
+
+// end ends the exchange at a limit of the relay loop, also a write that waits for the app.
+func (e *exchange) end(cause error) {
+	e.stop(cause)
+	_ = e.rc.SetWriteDeadline(time.Unix(1, 0)) // a connection that cannot is none of ours
 }
 
 func (e *exchange) transport() http.RoundTripper {
@@ -150,6 +178,9 @@ func (e *exchange) respond(resp *http.Response, u *Upstream) {
 	}
 	trailers := e.announceTrailers(resp)
 	e.rec.Status = resp.StatusCode
+	e.live.status.Store(int32(resp.StatusCode))
+	lag := e.lag(resp.Body)
+	e.live.lag.Store(&lag)
 	e.w.WriteHeader(resp.StatusCode)
 	e.flushHead(resp)
 	err := e.stream(resp.Body, u)
@@ -199,14 +230,14 @@ func (e *exchange) stream(body io.Reader, u *Upstream) error {
 	defer e.s.small.Put(small)
 	buf := small[:]
 	now := time.Now()
-	e.dog.body(u.Idle, now)
+	e.dog.body(u.Idle, u.Stall, now, e.unsent())
 	token := u.FirstToken > 0
 	flush := e.r.ProtoMajor == 2 // http1 sends each Write by itself
 	for {
 		n, err := body.Read(buf)
 		if n > 0 {
-			e.dog.serve()
 			now = time.Now()
+			e.dog.serve(now)
 			if e.lateHead != nil {
 				e.lateHead.Stop()
 				e.lateHead = nil
@@ -218,6 +249,7 @@ func (e *exchange) stream(body io.Reader, u *Upstream) error {
 			}
 			m, werr := e.w.Write(buf[:n])
 			e.rec.BytesOut += int64(m)
+			e.live.out.Store(e.rec.BytesOut)
 			if werr == nil && flush {
 				werr = e.rc.Flush()
 			}
@@ -226,7 +258,11 @@ func (e *exchange) stream(body io.Reader, u *Upstream) error {
 				e.undelivered = true
 				return werr
 			}
-			e.dog.wait(time.Now())
+			written := time.Now()
+			e.dog.wait(written)
+			if written.Sub(now) > pauseSpan {
+				e.paused()
+			}
 		}
 		if err == io.EOF {
 			return nil
@@ -240,6 +276,27 @@ func (e *exchange) stream(body io.Reader, u *Upstream) error {
 			buf = large[:]
 		}
 	}
+}
+
+// pauseSpan is how long a write to the app must take to count as a pause: by then the
+// kernel's buffers are full, and the upstream waits or will. A guess.
+const pauseSpan = 100 * time.Millisecond
+
+func (e *exchange) paused() {
+	e.rec.Pauses++
+	if hook := e.s.cfg.Hooks.Paused; hook != nil {
+		hook(e.rec.Upstream)
+	}
+}
+
+// unsent tells how many bytes wait in the kernel for the app. On an HTTP/2 connection
+// they may be another stream's.
+func (e *exchange) unsent() func() int {
+	conn := http1.Conn(e.r.Context())
+	if conn == nil || e.r.ProtoMajor == 2 {
+		return nil
+	}
+	return func() int { return unsent(conn) }
 }
 
 // leftWithAll says whether the app closed its connection after the whole answer: it

@@ -50,6 +50,12 @@ func newTransport() stdTransport {
 // newRig starts a Server. change may alter the table and the upstream first.
 func newRig(t testing.TB, upstream string, change func(*Table, *Upstream)) *rig {
 	t.Helper()
+	return newRigWith(t, upstream, Config{}, change)
+}
+
+// newRigWith is newRig with a configuration of which the hooks are the rig's.
+func newRigWith(t testing.TB, upstream string, cfg Config, change func(*Table, *Upstream)) *rig {
+	t.Helper()
 	tr := newTransport()
 	t.Cleanup(tr.CloseIdleConnections)
 	u := &Upstream{Name: "up", URL: &url.URL{Scheme: "http", Host: upstream}, Dialect: dialect.OpenAI, Transport: tr}
@@ -60,7 +66,8 @@ func newRig(t testing.TB, upstream string, change func(*Table, *Upstream)) *rig 
 	}
 	r := &rig{t: t, table: tab, records: make(chan *Record, 1000)}
 	var err error
-	r.server, err = New(tab, Config{Hooks: Hooks{RequestDone: func(rec *Record) { r.records <- rec }}})
+	cfg.Hooks = Hooks{RequestDone: func(rec *Record) { r.records <- rec }}
+	r.server, err = New(tab, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

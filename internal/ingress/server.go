@@ -24,6 +24,10 @@ type Config struct {
 	MaxHeaderBytes int // of a request head; 0 = 64 KiB
 	MaxConnections int // app connections at once; 0 = 10,000
 	Hooks          Hooks
+	// Admit makes room for one more request of u, nil for a host that is no upstream,
+	// and may wait for it; release gives the room back. Its error, if it has a method
+	// RetryAfter() time.Duration, says when to try again. nil = there is always room.
+	Admit func(ctx context.Context, u *Upstream) (release func(), err error)
 }
 
 // A Server is the way in.
@@ -206,60 +210,3 @@ func (s *Server) Abort() {
 
 // Running returns how many requests, tunnels and WebSockets run.
 func (s *Server) Running() int { return s.running.len() }
-
-// A runningSet knows how to end each exchange that runs.
-type runningSet struct {
-	mu     sync.Mutex // guards the fields below
-	next   int
-	ends   map[int]context.CancelCauseFunc
-	waiter chan struct{} // closed when ends becomes empty; nil: nobody waits
-}
-
-// add registers an exchange and returns the function that removes it.
-func (rs *runningSet) add(end context.CancelCauseFunc) func() {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	if rs.ends == nil {
-		rs.ends = make(map[int]context.CancelCauseFunc)
-	}
-	rs.next++
-	id := rs.next
-	rs.ends[id] = end
-	return func() {
-		rs.mu.Lock()
-		defer rs.mu.Unlock()
-		delete(rs.ends, id)
-		if len(rs.ends) == 0 && rs.waiter != nil {
-			close(rs.waiter)
-			rs.waiter = nil
-		}
-	}
-}
-
-func (rs *runningSet) idle() <-chan struct{} {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	done := make(chan struct{})
-	if len(rs.ends) == 0 {
-		close(done)
-		return done
-	}
-	if rs.waiter == nil {
-		rs.waiter = done
-	}
-	return rs.waiter
-}
-
-func (rs *runningSet) len() int {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	return len(rs.ends)
-}
-
-func (rs *runningSet) cancel(cause error) {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	for _, end := range rs.ends {
-		end(cause)
-	}
-}

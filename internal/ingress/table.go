@@ -38,6 +38,8 @@ type Upstream struct {
 	FirstToken time.Duration // request to first token-bearing event; 0 = none
 	Idle       time.Duration // silence of the upstream inside a response; 0 = none
 	Total      time.Duration // request to end; 0 = none
+	Stall      time.Duration // of an app that takes nothing of its answer; 0 = none
+	Priority   string        // for [Config.Admit]
 	ErrorEvent bool          // a cut event stream gets an error event of the dialect first
 
 	loopback bool
@@ -54,6 +56,7 @@ type Forward struct {
 	Transport http.RoundTripper      // for absolute-form requests
 	Dial      DialFunc               // for CONNECT
 	Idle      time.Duration          // as Upstream.Idle
+	Stall     time.Duration          // as Upstream.Stall
 }
 
 // A Table is the part of the configuration that a reload replaces. It must not

@@ -18,6 +18,7 @@ type stopwatch struct {
 	stopped bool
 	phases  Phases
 	reused  bool
+	tries   int // connections asked for: attempts
 	begin   struct{ queue, dns, connect, tls, conn time.Time }
 	wrote   time.Time
 	interim func(code int, h textproto.MIMEHeader) error
@@ -36,7 +37,9 @@ func (sw *stopwatch) trace() *httptrace.ClientTrace {
 		})
 	}
 	return &httptrace.ClientTrace{
-		GetConn:      func(string) { start(&sw.begin.queue) },
+		GetConn: func(string) {
+			sw.locked(func(now time.Time) { sw.begin.queue, sw.tries = now, sw.tries+1 })
+		},
 		DNSStart:     func(httptrace.DNSStartInfo) { start(&sw.begin.dns) },
 		DNSDone:      func(httptrace.DNSDoneInfo) { since(&sw.begin.dns, &sw.phases.DNS) },
 		ConnectStart: func(_, _ string) { sw.locked(sw.connectStarted) },
@@ -101,30 +104,34 @@ func (sw *stopwatch) answered(now time.Time) {
 	}
 }
 
-// stop ends the collection and returns what was seen.
-func (sw *stopwatch) stop() (Phases, bool) {
+// stop ends the collection and puts what was seen into rec.
+func (sw *stopwatch) stop(rec *Record) {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	sw.stopped = true
-	return sw.phases, sw.reused
+	rec.Phases, rec.Reused, rec.Attempts = sw.phases, sw.reused, sw.tries
 }
 
 // A watchdog cancels a request when a limit of the relay loop passes. Reading a
-// token costs it two atomic stores and no timer work: its one timer looks at
+// token costs it two stores under a lock and no timer work: its one timer looks at
 // the time of the last byte when it fires, and sets itself again.
 type watchdog struct {
 	mu     sync.Mutex // guards all following fields
 	cancel func(error)
 	timers []*time.Timer
-	idle   *time.Timer
+	timer  *time.Timer // of the two limits below
 
-	idleLimit time.Duration
-	waiting   bool      // we wait for the upstream, not for the app
-	since     time.Time // since when
+	idleLimit  time.Duration // of the upstream's silence
+	stallLimit time.Duration // of an app that takes nothing
+	waiting    bool          // we wait for the upstream, not for the app
+	since      time.Time     // since when
+
+	unsent func() int // bytes that wait in the kernel for the app; nil = unknown
+	queued int        // what it said last
 }
 
-// startWatchdog arms the total and the first-token limit; the idle limit starts
-// with the response.
+// startWatchdog arms the total and the first-token limit; the others start with the
+// response.
 func startWatchdog(u *Upstream, cancel func(error)) *watchdog {
 	d := &watchdog{cancel: cancel}
 	d.after(u.Total, errTotal)
@@ -148,43 +155,79 @@ func (d *watchdog) firstToken() {
 	}
 }
 
-// body starts the idle limit.
-func (d *watchdog) body(limit time.Duration, now time.Time) {
-	if limit <= 0 {
-		return
-	}
+// body starts the idle and the stall limit. unsent tells how much the kernel still
+// holds for the app, which shows one that takes little from one that takes nothing.
+func (d *watchdog) body(idle, stall time.Duration, now time.Time, unsent func() int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.idleLimit, d.since, d.waiting = limit, now, true
-	d.idle = time.AfterFunc(limit, d.checkIdle)
+	d.idleLimit, d.stallLimit, d.since, d.waiting, d.unsent = idle, stall, now, true, unsent
+	if look := d.lookAfter(); look > 0 {
+		d.timer = time.AfterFunc(look, d.check)
+	}
 }
 
-func (d *watchdog) checkIdle() {
+// stallLooks is how often a stall is looked at before it is one: an app that takes a
+// little is seen by what the kernel holds at two looks.
+const stallLooks = 8
+
+// lookAfter is when the timer is to fire if nothing happens, 0 = never.
+func (d *watchdog) lookAfter() time.Duration {
+	stall := d.stallLimit / stallLooks
+	switch {
+	case d.idleLimit <= 0:
+		return stall
+	case stall <= 0:
+		return d.idleLimit
+	}
+	return min(d.idleLimit, stall)
+}
+
+func (d *watchdog) check() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	limit, cause := d.idleLimit, error(errIdle)
 	if !d.waiting {
-		d.idle.Reset(d.idleLimit)
+		limit, cause = d.stallLimit, errStalled
+		if d.unsent != nil {
+			if n := d.unsent(); n != d.queued {
+				d.queued, d.since = n, time.Now() // it has taken something
+			}
+		}
+	}
+	left := limit - time.Since(d.since)
+	if limit > 0 && left <= 0 {
+		d.cancel(cause)
 		return
 	}
-	if left := d.idleLimit - time.Since(d.since); left > 0 {
-		d.idle.Reset(left)
-		return
+	look := d.lookAfter()
+	if limit > 0 {
+		look = min(look, left)
 	}
-	d.cancel(errIdle)
+	d.timer.Reset(look)
 }
 
 // wait and serve tell the watchdog whose turn it is: time in which the app does
-// not take bytes is not the upstream's silence.
+// not take bytes is not the upstream's silence, and the other way round.
 func (d *watchdog) wait(now time.Time) {
 	d.mu.Lock()
 	d.waiting, d.since = true, now
 	d.mu.Unlock()
 }
 
-func (d *watchdog) serve() {
+func (d *watchdog) serve(now time.Time) {
 	d.mu.Lock()
-	d.waiting = false
+	d.waiting, d.since = false, now
 	d.mu.Unlock()
+}
+
+// serving says since when a write to the app has not returned, zero if none waits.
+func (d *watchdog) serving() (since time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.waiting {
+		since = d.since
+	}
+	return since
 }
 
 func (d *watchdog) stop() {
@@ -195,7 +238,7 @@ func (d *watchdog) stop() {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.idle != nil {
-		d.idle.Stop()
+	if d.timer != nil {
+		d.timer.Stop()
 	}
 }

@@ -40,14 +40,15 @@ func (e *exchange) tunnel(authority string) {
 	ctx, cancel := context.WithCancelCause(e.r.Context())
 	e.ctx, e.stop = ctx, cancel
 	defer cancel(nil)
-	defer e.s.running.add(cancel)()
+	defer e.s.running.add(e)()
 	up, err := e.t.Forward.Dial(httptrace.WithClientTrace(ctx, e.sw.trace()), "tcp", authority)
-	e.rec.Phases, e.rec.Reused = e.sw.stop()
+	e.sw.stop(e.rec)
 	if err != nil {
 		e.fail(classify(ctx, err))
 		return
 	}
 	e.rec.Status, e.rec.Outcome = http.StatusOK, OutcomeOK
+	e.live.status.Store(http.StatusOK)
 	tun := &tunnel{up: up}
 	if e.r.ProtoMajor == 2 {
 		e.w.WriteHeader(http.StatusOK)

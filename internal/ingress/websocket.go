@@ -45,8 +45,8 @@ func checkHandshake(r *http.Request) *refusal {
 // WebSocket relay.
 func (e *exchange) switchProtocols(resp *http.Response) {
 	bad := func(why string) {
-		e.fail(failure{http.StatusBadGateway, "upstream_bad_handshake", "http_upgrade_failed",
-			"the upstream's WebSocket handshake is wrong: " + why, true, OutcomeUpstreamError, "upstream_bad_handshake"})
+		e.fail(ours(http.StatusBadGateway, "upstream_bad_handshake", "http_upgrade_failed",
+			"the upstream's WebSocket handshake is wrong: "+why, true, OutcomeUpstreamError, "upstream_bad_handshake"))
 	}
 	up, ok := resp.Body.(io.ReadWriteCloser)
 	switch {
@@ -71,6 +71,7 @@ func (e *exchange) switchProtocols(resp *http.Response) {
 	copyResponseHeader(h, resp.Header)
 	h["Connection"], h["Upgrade"] = []string{"Upgrade"}, []string{"websocket"}
 	e.rec.Status = http.StatusSwitchingProtocols
+	e.live.status.Store(http.StatusSwitchingProtocols)
 	e.w.WriteHeader(http.StatusSwitchingProtocols)
 	conn, rw, err := e.rc.Hijack()
 	if err != nil {

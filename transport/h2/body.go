@@ -123,6 +123,13 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// Buffered is how many bytes have come and wait for a Read.
+func (b *body) Buffered() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffered
+}
+
 // WriteTo writes what arrives, when it arrives, without a copy in between. A
 // chunk counts as consumed once w has taken it.
 func (b *body) WriteTo(w io.Writer) (int64, error) {

@@ -8,13 +8,19 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/warmwire/warmwire/bufferctl"
 )
 
 // Config is how a connection behaves. The zero value is the default.
 type Config struct {
-	StreamWindow    int // bytes that a stream may hold for a slow app; 0 = 256 KiB
+	StreamWindow    int // bytes that a stream may hold for a slow app at first; 0 = 64 KiB
 	MaxStreamWindow int // how far that grows on a long fast path; 0 = 1 MiB, at least StreamWindow
-	MaxStreams      int // streams at once, if the peer allows more; 0 = what the peer allows
+	// Budget is charged with what streams may hold beyond the first 16 KiB each, which
+	// whoever admits a request has counted; when it has no room, streams hold less.
+	// nil = no bound.
+	Budget     *bufferctl.Budget
+	MaxStreams int // streams at once, if the peer allows more; 0 = what the peer allows
 
 	// AssumedStreams is what the peer is taken to allow until it says so: what it
 	// said on an earlier connection, or 0 = 100. One that allows few and is sent many
@@ -42,6 +48,7 @@ const (
 	maxInterim      = 64                     // 1xx before the final answer; a guess
 	maxReadFrame    = 16 << 10               // SETTINGS_MAX_FRAME_SIZE of ours: the default, not sent
 	initialWindow   = 65535                  // RFC 9113 §6.9.2
+	firstWindow     = 16 << 10               // of every stream, whatever the budget says: enough for many tokens
 	connWindow      = 16 << 20               // returned at receipt: bounds what is on the way, not memory
 	maxWindow       = 1<<31 - 1              // RFC 9113 §6.9.1
 	assumedStreams  = 100                    // until the peer's SETTINGS: RFC 9113 §6.5.2 recommends no less
@@ -55,7 +62,7 @@ const (
 
 // WithDefaults returns c with its zero fields set to their defaults.
 func (c Config) WithDefaults() Config {
-	c.StreamWindow = cmp.Or(c.StreamWindow, 256<<10)
+	c.StreamWindow = cmp.Or(c.StreamWindow, 64<<10)
 	c.MaxStreamWindow = max(cmp.Or(c.MaxStreamWindow, 1<<20), c.StreamWindow)
 	c.AssumedStreams = cmp.Or(c.AssumedStreams, assumedStreams)
 	c.SettingsTimeout = cmp.Or(c.SettingsTimeout, 10*time.Second)

@@ -111,8 +111,8 @@ func (c *Conn) greetLocked() {
 		{ID: http2.SettingEnablePush, Val: 0},
 		{ID: http2.SettingMaxHeaderListSize, Val: maxHeadBytes},
 	}
-	// Said although it is the default: lighttpd 1.4.69 takes 65,536 for it.
-	settings = append(settings, http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(min(c.cfg.StreamWindow, initialWindow))})
+	// Small, so that what a stream gets beyond it can depend on the budget.
+	settings = append(settings, http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(min(c.cfg.StreamWindow, firstWindow))})
 	_ = c.fw.WriteSettings(settings...) // writes to memory
 	_ = c.fw.WriteWindowUpdate(0, connWindow-initialWindow)
 	c.in.settingsTimer = time.AfterFunc(c.cfg.SettingsTimeout, func() {

@@ -14,14 +14,15 @@ const (
 	bulkLeast   = 4 << 10 // for one
 )
 
-// openWindowLocked gives a new stream its window: what the peer assumes (RFC 9113
-// §6.9.2), and with the head what is more. Called with Conn.mu held, before
-// anybody else knows s.
+// openWindowLocked gives a new stream its window: what our SETTINGS said (RFC 9113
+// §6.9.2), and with the head what the budget allows beyond it. Called with Conn.mu
+// held, before anybody else knows s.
 func (s *stream) openWindowLocked() {
 	cfg := &s.c.cfg
-	s.window.open, s.window.target = min(initialWindow, cfg.StreamWindow), cfg.StreamWindow
-	if more := s.targetLocked() - s.window.open; more > 0 {
-		s.window.open += more
+	w := &s.window
+	w.open, w.target, w.account = min(firstWindow, cfg.StreamWindow), cfg.StreamWindow, cfg.Budget.Open(0)
+	if more := s.affordLocked(s.targetLocked()) - w.open; more > 0 {
+		w.open += more
 		_ = s.c.fw.WriteWindowUpdate(s.id, uint32(more))
 	}
 }
@@ -29,11 +30,26 @@ func (s *stream) openWindowLocked() {
 // targetLocked is how much may be open and buffered now.
 func (s *stream) targetLocked() int {
 	c := s.c
+	target := int(min(int64(s.window.target), s.window.account.Cap()))
 	if s.class == Interactive || c.urgent.Load() == 0 {
-		return s.window.target
+		return target
 	}
 	share := c.bulkBudget() / max(1, int(c.bulk.Load()))
-	return min(s.window.target, max(share, bulkLeast))
+	return min(target, max(share, bulkLeast))
+}
+
+// affordLocked is how much of target the budget has room for. What the peer may send
+// already cannot be taken back, so it stays charged until it has been consumed.
+func (s *stream) affordLocked(target int) int {
+	w := &s.window
+	held := max(target, s.buffered+w.open, firstWindow)
+	return min(target, firstWindow+int(w.account.Resize(int64(held-firstWindow))))
+}
+
+// chargeRestLocked leaves the budget charged with what has still to be read of an
+// answer that has ended: no more of it can come.
+func (s *stream) chargeRestLocked() {
+	s.window.account.Resize(int64(max(0, s.buffered-firstWindow)))
 }
 
 // bulkBudget is twice what the path holds.
@@ -50,12 +66,16 @@ func (c *Conn) bulkBudget() int {
 // for a quarter of the target, so that tiny reads cost no frame each.
 func (s *stream) grantLocked() int {
 	if s.end != nil {
+		s.chargeRestLocked()
 		return 0
 	}
 	w := &s.window
 	target := s.targetLocked()
-	grant := target - s.buffered - w.open
-	if grant < max(1, target/4) {
+	if target-s.buffered-w.open < max(1, target/4) {
+		return 0
+	}
+	grant := s.affordLocked(target) - s.buffered - w.open
+	if grant <= 0 {
 		return 0
 	}
 	w.open += grant

@@ -44,9 +44,9 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-// The first window is told by SETTINGS, also if it is the protocol's default.
+// The first window is told by SETTINGS.
 func TestFirstWindowIsTold(t *testing.T) {
-	for window, want64 := range map[int]uint32{1000: 1000, 0: initialWindow} {
+	for window, want64 := range map[int]uint32{1000: 1000, 0: firstWindow} {
 		bubble(t, Config{StreamWindow: window}, 0, common(), func(s *script) {
 			var got uint32
 			_ = want[*http2.SettingsFrame](s).ForeachSetting(func(v http2.Setting) error {

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/warmwire/warmwire/bufferctl"
 	"github.com/warmwire/warmwire/transport/fault"
 	"github.com/warmwire/warmwire/transport/semantics"
 	"golang.org/x/net/http2"
@@ -230,6 +231,7 @@ func (s *stream) settle(err error, discard bool) {
 	if discard {
 		s.dropChunksLocked()
 	}
+	s.chargeRestLocked()
 	s.mu.Unlock()
 	s.release() // before anybody hears of the end
 	s.mu.Lock()
@@ -287,6 +289,7 @@ func (s *stream) finish(trailer http.Header) {
 	s.mu.Lock()
 	if s.end == nil {
 		s.end, s.trailer = errEOF, trailer
+		s.chargeRestLocked()
 	}
 	s.arrived.Signal()
 	s.mu.Unlock()
@@ -299,4 +302,6 @@ type window struct {
 	target int // what may be open and buffered together, unless others need the path
 	since  time.Time
 	given  int // bytes returned since then
+
+	account bufferctl.Account // what the budget is charged with, beyond firstWindow
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/warmwire/warmwire/bufferctl"
 )
 
 // A window's worth of a stream, and of the connection, as the peer counts them.
@@ -42,7 +44,7 @@ func (a *account) read() {
 			}
 		}
 		if h, ok := f.(*http2.MetaHeadersFrame); ok {
-			a.stream[h.StreamID] += initialWindow
+			a.stream[h.StreamID] += firstWindow
 		}
 	}
 	a.do(a.nc.SetReadDeadline(time.Time{}))
@@ -69,7 +71,7 @@ func (a *account) send(id uint32, n int) int {
 // A stream takes its window and no more while the app reads nothing; what the app
 // reads comes back, in steps; other streams go on all the time.
 func TestStreamWindowIsTheBuffer(t *testing.T) {
-	bubble(t, Config{MaxStreamWindow: 256 << 10}, 0, common(), func(s *script) {
+	bubble(t, Config{StreamWindow: 256 << 10}, 0, common(), func(s *script) {
 		a := s.account()
 		slow := s.get(s.t.Context())
 		a.read()
@@ -128,7 +130,7 @@ func TestStreamWindowIsTheBuffer(t *testing.T) {
 
 // DATA for streams that are gone is returned to the connection, padding included.
 func TestClosedStreamsCostNoWindow(t *testing.T) {
-	bubble(t, Config{}, 0, common(), func(s *script) {
+	bubble(t, Config{StreamWindow: 256 << 10}, 0, common(), func(s *script) {
 		a := s.account()
 		for i := range 100 {
 			call := s.get(s.t.Context())
@@ -213,10 +215,87 @@ func TestWindowGrows(t *testing.T) {
 	})
 }
 
+// The budget bounds what streams hold together. One that finds none has its first
+// window and goes on with it; what a slow app has consumed of a full budget goes to
+// others; and when all have ended, nothing is charged.
+func TestBudgetBoundsWindows(t *testing.T) {
+	budget, err := bufferctl.NewBudget(bufferctl.Config{Limit: 1 << 20, Strict: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bubble(t, Config{StreamWindow: 256 << 10, Budget: budget}, 0, common(), func(s *script) {
+		a := s.account()
+		var answers []*http.Response
+		took := make([]int, 12)
+		for i := range took {
+			call := s.get(s.t.Context())
+			a.read()
+			id := uint32(1 + 2*i)
+			s.fields(id, false, ":status: 200")
+			resp, err := call.wait()
+			if err != nil {
+				t.Fatal(err)
+			}
+			answers = append(answers, resp)
+			took[i] = a.send(id, 1<<20)
+			if took[i] < firstWindow {
+				t.Errorf("stream %d got %d bytes", i, took[i])
+			}
+		}
+		if took[0] != 256<<10 || took[11] != firstWindow {
+			t.Errorf("streams took %d", took)
+		}
+		if used := budget.Used(); used > budget.Limit() || used < budget.Limit()*7/10 {
+			t.Errorf("%d bytes of %d are charged", used, budget.Limit())
+		}
+		beyond := int64(0)
+		for _, n := range took {
+			beyond += int64(n - firstWindow)
+		}
+		if used := budget.Used(); beyond != used {
+			t.Errorf("streams hold %d bytes beyond their first windows, %d are charged", beyond, used)
+		}
+		for range 20 { // with the first window alone, and in a full budget
+			if _, err := io.CopyN(io.Discard, answers[11].Body, int64(took[11])); err != nil {
+				t.Fatal(err)
+			}
+			a.read()
+			if took[11] = a.send(23, 1<<20); took[11] < firstWindow/2 {
+				t.Fatalf("the last stream goes on with %d bytes", took[11])
+			}
+		}
+		rest := budget.Limit() - budget.Used() // others take what is left
+		if !budget.Take(rest) {
+			t.Fatal("cannot take what is free")
+		}
+		if _, err := io.CopyN(io.Discard, answers[0].Body, int64(took[0])); err != nil {
+			t.Fatal(err)
+		}
+		a.read()
+		if n := a.send(1, 1<<20); n > bufferctl.DefaultStart {
+			t.Errorf("a stream took %d bytes again though the budget was full", n)
+		}
+		for i, resp := range answers {
+			if i == 3 { // it ends by itself, and is read to its end
+				s.data(uint32(1+2*i), true, "")
+				synctest.Wait()
+				if n, err := io.Copy(io.Discard, resp.Body); err != nil || n != int64(took[i]) {
+					t.Errorf("read %d bytes: %v", n, err)
+				}
+			}
+			_ = resp.Body.Close()
+		}
+		budget.Give(rest)
+		if used := budget.Used(); used != 0 {
+			t.Errorf("%d bytes are charged for nothing", used)
+		}
+	})
+}
+
 // While something interactive is open, all bulk downloads together get what the
 // path holds.
 func TestBulkWindowsShrinkBesideInteractive(t *testing.T) {
-	bubble(t, Config{}, 0, common(), func(s *script) {
+	bubble(t, Config{StreamWindow: 256 << 10}, 0, common(), func(s *script) {
 		a := s.account()
 		s.c.rtt.Store(int64(20 * time.Millisecond))
 		s.c.rate.Store(1_250_000) // 10 Mbit/s: 25 kB on the way

@@ -5,6 +5,7 @@ package h3
 import (
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"sync"
 )
@@ -100,7 +101,9 @@ func (s *stream) check(what part, b []byte) error {
 	case block:
 		return s.onTrailers(b)
 	}
-	r.got += int64(len(b))
+	if r.got += int64(len(b)); r.got > r.recharge {
+		s.charge()
+	}
 	switch {
 	case r.trailers:
 		return violation(codeFrameUnexpected, "DATA after the trailers") // RFC 9114 §4.1
@@ -110,6 +113,22 @@ func (s *stream) check(what part, b []byte) error {
 		return errors.New("it is longer than the length it declared")
 	}
 	return nil
+}
+
+// charge tells the budget what the library may hold for the app by now: it doubles a
+// window when half of it has been read within two round trips, so a window is never
+// more than it was at first and twice what has been read.
+func (s *stream) charge() {
+	cfg, r := &s.c.cfg, &s.read
+	window := min(int64(cfg.StreamWindow)+2*r.got, int64(cfg.MaxStreamWindow))
+	if r.recharge = 2*r.got + int64(cfg.StreamWindow)/2; window == int64(cfg.MaxStreamWindow) {
+		r.recharge = math.MaxInt64 // it grows no more
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.released {
+		s.account.Resize(max(0, window-firstWindow))
+	}
 }
 
 // onTrailers puts the fields after the body where the app looks for them.

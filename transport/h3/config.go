@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/quic-go/quic-go"
+	"github.com/warmwire/warmwire/bufferctl"
 )
 
 // Config is how a connection is opened and behaves. TLS is needed, the rest has
@@ -32,6 +33,10 @@ type Config struct {
 	StreamWindow    int // bytes that a stream may hold for a slow app; 0 = 64 KiB
 	MaxStreamWindow int // how far that grows for an app that keeps up; 0 = 1 MiB, at least StreamWindow
 	MaxStreams      int // requests at once, if the server allows them; 0 = 100
+	// Budget is charged with what streams may hold beyond the first 16 KiB each, which
+	// whoever admits a request has counted. The library opens windows by itself, so a
+	// budget without room does not make them smaller. nil = nobody counts.
+	Budget *bufferctl.Budget
 
 	// Priority tells the server what is urgent, by class: the priority field, and
 	// PRIORITY_UPDATE.
@@ -57,6 +62,7 @@ const (
 	maxUniStreams   = 8                     // the server's at once: control, two of QPACK, and some that are refused
 	assumedStreams  = 100                   // until the server's limit is met: RFC 9114 §6.1 recommends no less
 	maxWindow       = 1 << 30               // of a stream
+	firstWindow     = 16 << 10              // of each stream's window, counted when its request is admitted
 	continueTimeout = time.Second           // RFC 9110 §10.1.1: do not wait for 100 indefinitely
 	leastPacket     = 1200                  // RFC 9000 §14: what every path of QUIC carries; more is found out
 	maxAckDelay     = 25 * time.Millisecond // RFC 9000 §18.2, the default

@@ -15,6 +15,7 @@ import (
 
 	"github.com/quic-go/qpack"
 	"github.com/quic-go/quic-go"
+	"github.com/warmwire/warmwire/bufferctl"
 	"github.com/warmwire/warmwire/transport/fault"
 	"github.com/warmwire/warmwire/transport/semantics"
 )
@@ -53,6 +54,7 @@ type stream struct {
 	tunnels  bool       // CONNECT was granted: the two ways end apart
 	released bool       // not in flight any more
 	unwatch  func() bool
+	account  bufferctl.Account // what the budget is charged with, beyond firstWindow
 }
 
 // reading is what the reader knows about an answer.
@@ -62,6 +64,7 @@ type reading struct {
 	bodyless bool           // HEAD, 204, 304
 	declared int64          // content-length; -1 = none
 	got      int64          // bytes of body
+	recharge int64          // how many of them make the budget be told again
 	interim  int
 	head     int    // bytes of heads so far
 	trailers bool   // they came: nothing more may
@@ -118,6 +121,8 @@ func (s *stream) watch(ctx context.Context) {
 
 // start writes the head, and the end of a request without a body.
 func (s *stream) start() error {
+	s.account = s.c.cfg.Budget.Open(0) // nobody else knows s yet
+	s.charge()
 	buf := s.c.small.Get().(*[]byte)
 	head := s.head((*buf)[:0])
 	s.str.SetPriority(sending[s.class], true)
@@ -484,6 +489,7 @@ func (s *stream) release() {
 	s.mu.Lock()
 	first := !s.released
 	s.released = true
+	s.account.Close()
 	s.mu.Unlock()
 	if first {
 		s.c.drop(s)

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A runningSet knows what runs, and how to end it.
+type runningSet struct {
+	mu     sync.Mutex // guards the fields below
+	all    map[*exchange]struct{}
+	waiter chan struct{} // closed when all becomes empty; nil: nobody waits
+}
+
+// add registers e and returns the function that removes it.
+func (rs *runningSet) add(e *exchange) func() {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.all == nil {
+		rs.all = make(map[*exchange]struct{})
+	}
+	rs.all[e] = struct{}{}
+	return func() {
+		rs.mu.Lock()
+		defer rs.mu.Unlock()
+		delete(rs.all, e)
+		if len(rs.all) == 0 && rs.waiter != nil {
+			close(rs.waiter)
+			rs.waiter = nil
+		}
+	}
+}
+
+func (rs *runningSet) idle() <-chan struct{} {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	done := make(chan struct{})
+	if len(rs.all) == 0 {
+		close(done)
+		return done
+	}
+	if rs.waiter == nil {
+		rs.waiter = done
+	}
+	return rs.waiter
+}
+
+func (rs *runningSet) len() int {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return len(rs.all)
+}
+
+func (rs *runningSet) cancel(cause error) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for e := range rs.all {
+		e.stop(cause)
+	}
+}
+
+// A StreamInfo is one request, tunnel or WebSocket that runs.
+type StreamInfo struct {
+	ID       uint64
+	Upstream string // "" for a host that is no upstream
+	Mode     Mode
+	AppProto string
+	Start    time.Time
+	Status   int           // 0 = no answer yet
+	BytesOut int64         // body bytes that the app was given; of tunnels and WebSockets 0
+	LagBytes int           // of the answer: came, and not taken by the app
+	LagTime  time.Duration // since when the app takes too little
+}
+
+// A live is what others may see of an exchange while it runs.
+type live struct {
+	status atomic.Int32
+	out    atomic.Int64
+	lag    atomic.Pointer[func() (bytes int, since time.Time)] // nil = no answer yet
+}
+
+// Streams lists what runs, the oldest first.
+func (s *Server) Streams() []StreamInfo {
+	s.running.mu.Lock()
+	defer s.running.mu.Unlock()
+	list := make([]StreamInfo, 0, len(s.running.all))
+	for e := range s.running.all {
+		list = append(list, e.info())
+	}
+	slices.SortFunc(list, func(a, b StreamInfo) int { return cmp.Compare(a.ID, b.ID) })
+	return list
+}
+
+// info may be called by any goroutine: it reads of the record what never changes once
+// e is registered.
+func (e *exchange) info() StreamInfo {
+	i := StreamInfo{
+		ID: e.rec.ID, Upstream: e.rec.Upstream, Mode: e.rec.Mode, AppProto: e.rec.AppProto, Start: e.rec.Start,
+		Status: int(e.live.status.Load()), BytesOut: e.live.out.Load(),
+	}
+	if lag := e.live.lag.Load(); lag != nil {
+		var since time.Time
+		if i.LagBytes, since = (*lag)(); !since.IsZero() {
+			i.LagTime = time.Since(since)
+		}
+	}
+	return i
+}
+
+// lag tells what the app has not taken: in the kernel, and in the upstream's buffers.
+func (e *exchange) lag(body any) func() (int, time.Time) {
+	unsent := e.unsent()
+	held, _ := body.(interface{ Buffered() int })
+	return func() (n int, since time.Time) {
+		if unsent != nil {
+			n = unsent()
+		}
+		if held != nil {
+			n += held.Buffered()
+		}
+		return n, e.dog.serving()
+	}
+}
