@@ -4,7 +4,6 @@ package accesslog
 
 import (
 	"log/slog"
-	"strings"
 	"time"
 )
 
@@ -16,7 +15,7 @@ type Phases struct {
 // A Record is what may be said about one finished request. Its strings are names
 // from the configuration or from the program, except Method and TraceID.
 type Record struct {
-	ID       uint64 // decides about sampling
+	ID       uint64 // decides about sampling where there is no TraceID
 	Time     time.Time
 	Duration time.Duration
 
@@ -41,16 +40,13 @@ type Record struct {
 	Chunks       int
 	InputTokens  int64 // 0 or less = not known
 	OutputTokens int64
+	Attempts     int    // requests of ours that it took, if more than one; 0 = not written
+	Resumes      int    // times that a cut stream was gone on with; 0 = not written
 	AppRetries   int    // attempts that the app says it made before
 	TraceID      string // of the app's own trace; written if it is one (W3C Trace Context §3.2.2.3)
 }
 
 const outcomeOK = "ok"
-
-// notable records are logged whatever the sample.
-func (r *Record) notable() bool {
-	return r.Outcome != outcomeOK || r.Cause != "" || r.Status >= 400
-}
 
 // level is a warning where something other than the app is at fault.
 func (r *Record) level() slog.Level {
@@ -66,62 +62,46 @@ func (r *Record) level() slog.Level {
 	return slog.LevelWarn
 }
 
-// line turns r into what a handler writes. Durations are numbers of milliseconds
-// in text and JSON alike.
-func (r *Record) line() slog.Record {
-	line := slog.NewRecord(r.Time.Add(r.Duration), r.level(), "request", 0)
-	attrs := make([]slog.Attr, 0, 24)
-	add := func(a ...slog.Attr) { attrs = append(attrs, a...) }
-	name := func(key, value string) {
-		if value != "" {
-			add(slog.String(key, clean(value)))
-		}
-	}
-	number := func(key string, n int64) {
-		if n > 0 {
-			add(slog.Int64(key, n))
-		}
-	}
-	took := func(key string, d time.Duration) {
-		if d > 0 {
-			add(slog.Float64(key, millis(d)))
-		}
-	}
-	add(slog.Uint64("id", r.ID))
-	name("upstream", r.Upstream)
-	name("mode", r.Mode)
-	name("route", r.Route)
-	add(slog.String("method", knownMethod(r.Method)))
-	name("protocol", r.ClientProtocol)
-	name("upstream_protocol", r.UpstreamProtocol)
-	add(slog.Int("status", r.Status))
-	name("outcome", r.Outcome)
-	name("cause", r.Cause)
-	add(slog.Bool("stream", r.Stream), slog.Bool("reused", r.Reused))
-	add(slog.Int64("bytes_in", r.BytesIn), slog.Int64("bytes_out", r.BytesOut))
-	add(slog.Float64("duration_ms", millis(r.Duration)))
-	took("queue_ms", r.Phases.Queue)
-	took("dns_ms", r.Phases.DNS)
-	took("connect_ms", r.Phases.Connect)
-	took("tls_ms", r.Phases.TLS)
-	took("send_ms", r.Phases.Send)
-	took("wait_ms", r.Phases.Wait)
-	took("ttft_ms", r.TTFT)
-	took("per_chunk_ms", r.PerChunk)
-	number("chunks", int64(r.Chunks))
-	number("input_tokens", r.InputTokens)
-	number("output_tokens", r.OutputTokens)
-	number("app_retries", int64(r.AppRetries))
-	if isTraceID(r.TraceID) {
-		add(slog.String("trace_id", r.TraceID))
-	}
-	line.AddAttrs(attrs...)
-	return line
-}
+// end is when the request was over.
+func (r *Record) end() time.Time { return r.Time.Add(r.Duration) }
 
-// millis keeps microseconds.
-func millis(d time.Duration) float64 {
-	return float64(d.Round(time.Microsecond).Microseconds()) / 1000
+// encode writes r as one line. Durations are numbers of milliseconds in every
+// format.
+func (r *Record) encode(e *encoder) {
+	e.begin(r.end(), r.level(), "request")
+	e.uint("id", r.ID)
+	e.name("upstream", r.Upstream)
+	e.name("mode", r.Mode)
+	e.name("route", r.Route)
+	e.str("method", knownMethod(r.Method))
+	e.name("protocol", r.ClientProtocol)
+	e.name("upstream_protocol", r.UpstreamProtocol)
+	e.count("status", int64(r.Status))
+	e.name("outcome", r.Outcome)
+	e.name("cause", r.Cause)
+	e.bool("stream", r.Stream)
+	e.bool("reused", r.Reused)
+	e.count("bytes_in", r.BytesIn)
+	e.count("bytes_out", r.BytesOut)
+	e.millis("duration_ms", r.Duration)
+	e.took("queue_ms", r.Phases.Queue)
+	e.took("dns_ms", r.Phases.DNS)
+	e.took("connect_ms", r.Phases.Connect)
+	e.took("tls_ms", r.Phases.TLS)
+	e.took("send_ms", r.Phases.Send)
+	e.took("wait_ms", r.Phases.Wait)
+	e.took("ttft_ms", r.TTFT)
+	e.took("per_chunk_ms", r.PerChunk)
+	e.some("chunks", int64(r.Chunks))
+	e.some("input_tokens", r.InputTokens)
+	e.some("output_tokens", r.OutputTokens)
+	e.some("attempts", int64(r.Attempts))
+	e.some("resumes", int64(r.Resumes))
+	e.some("app_retries", int64(r.AppRetries))
+	if _, ok := traceRandomness(r.TraceID); ok {
+		e.str("trace_id", r.TraceID)
+	}
+	e.end(true)
 }
 
 // maxName is longer than any name of ours.
@@ -134,14 +114,20 @@ func clean(s string) string {
 		return "invalid"
 	}
 	for i := range len(s) {
-		switch c := s[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("_-./", c) >= 0:
-		default:
+		if !inName[s[i]] {
 			return "invalid"
 		}
 	}
 	return s
 }
+
+// inName are the bytes of names. None of them needs quoting in text or JSON.
+var inName = func() (t [256]bool) {
+	for _, c := range []byte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./") {
+		t[c] = true
+	}
+	return t
+}()
 
 // knownMethod knows the methods of RFC 9110 §9 and RFC 5789.
 func knownMethod(m string) string {
@@ -150,9 +136,4 @@ func knownMethod(m string) string {
 		return m
 	}
 	return "OTHER"
-}
-
-// isTraceID wants 32 lower-case hex digits, not all zero.
-func isTraceID(s string) bool {
-	return len(s) == 32 && strings.Trim(s, "0123456789abcdef") == "" && strings.Trim(s, "0") != ""
 }

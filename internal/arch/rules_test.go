@@ -99,7 +99,7 @@ var houseRules = rules{
 		"internal/config":    nothing,
 		"internal/dialect":   nothing,
 		"internal/metrics":   nothing,
-		"internal/accesslog": nothing,
+		"internal/accesslog": {"bufferctl": "its records wait in a bounded ring"},
 		"internal/admin":     {"internal/webguard": "both listeners refuse what a web page could send"},
 		"internal/webguard":  nothing,
 

@@ -149,9 +149,7 @@ func (c *checker) process() {
 	if l.Header < 4<<10 || l.Header > 1<<20 {
 		c.addf(c.line("limits.header"), "limits.header", "%v is outside 4KiB to 1MiB", l.Header)
 	}
-	if s := c.cfg.Log.Access.Sample; !(s >= 0 && s <= 1) {
-		c.addf(c.line("log.access.sample"), "log.access.sample", "%v is outside 0 to 1", s)
-	}
+	c.access()
 	if d := c.cfg.Drain; time.Duration(d.Wait+d.Timeout) > 30*time.Second {
 		c.warnf(c.line("drain.timeout"), "drain", "wait and timeout together are longer than 30 s, after which Kubernetes kills by default: "+
 			"raise terminationGracePeriodSeconds")

@@ -17,6 +17,7 @@ const (
 	kList     kind = "list of strings"
 	kInts     kind = "list of integers"
 	kMap      kind = "map of strings"
+	kShares   kind = "map of numbers"
 )
 
 // A key is one setting. This table is the only list of them: loading, the
@@ -65,7 +66,11 @@ var topKeys = []key{
 	{path: "limits.procs", kind: kInt, def: "2", doc: "Cores to use at most."},
 	{path: "log.level", kind: kText, def: "info", options: []string{"debug", "info", "warn", "error"}, doc: "What is logged."},
 	{path: "log.format", kind: kText, def: "text", options: []string{"text", "json"}, doc: "How it is written."},
-	{path: "log.access.sample", kind: kNumber, def: "0.01", doc: "Share of successful requests in the access log, 0 to 1. Failures and cuts are always logged."},
+	{path: "log.access.sample", kind: kNumber, def: "0.01", doc: "Share of requests that the access log has in full, 0 to 1: those of the same traces in all services. Failures and cuts are added, at up to 10 a second for each upstream and outcome."},
+	{path: "log.access.statuses", kind: kShares, def: "{}", options: []string{"1xx", "2xx", "3xx", "4xx", "5xx"}, doc: "Shares by class of status instead, such as {4xx: 0.1}. A class that is not named has log.access.sample, and 4xx and 5xx count as failures."},
+	{path: "log.access.summary", kind: kDuration, def: "1m", doc: "How often the access log sums up all requests, those in full among them: a line for each upstream and outcome. 0s = never."},
+	{path: "log.access.format", kind: kText, def: "auto", options: []string{"auto", "text", "json", "msgpack"}, doc: "How the access log is written. auto is log.format; msgpack needs log.access.file."},
+	{path: "log.access.file", kind: kText, doc: "Where the access log goes: a file, opened again at each reload, or a named pipe that has a reader. Default: to standard error, with the log; then log.level applies."},
 	{path: "drain.wait", kind: kDuration, def: "0s", doc: "Go on serving this long after SIGTERM, or until idle: for sidecars that must outlive their app."},
 	{path: "drain.timeout", kind: kDuration, def: "25s", doc: "Then streams may finish this long; what is left is cut visibly."},
 }

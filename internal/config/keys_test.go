@@ -101,7 +101,7 @@ dns:
 tls: {session_file: none, session_key: MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=}
 state_dir: /srv/w
 limits: {connections: 5, header: 8KiB, body: 1MiB, procs: 1}
-log: {level: debug, format: json, access: {sample: 0.5}}
+log: {level: debug, format: json, access: {sample: 0.5, statuses: {2xx: 0.1, 5xx: 0}, summary: 5s, format: msgpack, file: /srv/log}}
 drain: {wait: 1s, timeout: 2s}
 defaults:
   timeouts: {connect: 1s, tls_handshake: 1s, request_write: 1s, response_header: 11m, first_token: 1s, idle: 1m, total: 1h}
@@ -207,7 +207,7 @@ func sameAsShown(t *testing.T, cfg *Config) {
 
 func TestMessagesHoldNoSecret(t *testing.T) {
 	for _, file := range []string{
-		"listen: {via: '${KEY}'}\n", "drain: {wait: '${KEY}'}\n", "limits: {body: '${KEY}'}\n", "log: {level: '${KEY}'}\n",
+		"listen: {via: '${KEY}'}\n", "drain: {wait: '${KEY}'}\n", "limits: {body: '${KEY}'}\n", "log: {level: '${KEY}'}\n", "log: {access: {statuses: {4xx: '${KEY}'}}}\n",
 		"listen: {allow_uids: ['${KEY}']}\n", "defaults: {protocols: ['${KEY}']}\n", "parent_proxy: 'ftp://u:${KEY}@p'\n",
 		"no_proxy: ['http://u:s3cret@p:1']\n", "forward: {deny: ['u:s3cret@p']}\n", "listen: {allow_hosts: ['u:s3cret@h']}\n",
 		"listen: {allow_origins: ['https://u:s3cret@a.test']}\n", "upstreams: {mine: {url: 'https://u:s3cret@a.test'}}\n",

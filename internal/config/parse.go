@@ -326,12 +326,12 @@ func (p *parser) scalar(n *yaml.Node, path string, k *key) {
 				v.list, raw.list = append(v.list, text), append(raw.list, item.Value)
 			}
 		}
-	case kMap:
+	case kMap, kShares:
 		if n.Kind != yaml.MappingNode {
 			p.addf(n.Line, path, "needs names with values")
 			return
 		}
-		v.dict = make(map[string]string)
+		v.dict, raw.dict = make(map[string]string), make(map[string]string)
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			name := n.Content[i].Value
 			if n.Content[i].Kind != yaml.ScalarNode || n.Content[i].Anchor != "" {
@@ -344,7 +344,7 @@ func (p *parser) scalar(n *yaml.Node, path string, k *key) {
 				}
 			}
 			if text, ok := p.text(n.Content[i+1], join(path, name)); ok {
-				v.dict[name] = text
+				v.dict[name], raw.dict[name] = text, n.Content[i+1].Value
 			}
 		}
 	default:
@@ -388,6 +388,8 @@ func (k *key) accepts(v value) error {
 		_, err = parseDuration(v.text)
 	case kSize:
 		_, err = parseSize(v.text)
+	case kShares:
+		return k.acceptsShares(v.dict)
 	case kInts:
 		for _, s := range v.list {
 			if _, perr := strconv.ParseUint(s, 10, 32); perr != nil {

@@ -34,7 +34,7 @@ func (p *parser) resolve() (*Config, func(upstream, key string) (int, string)) {
 			Connections: number(str("limits.connections")), Header: size(str("limits.header")),
 			Body: size(str("limits.body")), Procs: number(str("limits.procs")),
 		},
-		Log:   Log{Level: str("log.level"), Format: str("log.format"), Access: Access{Sample: float(str("log.access.sample"))}},
+		Log:   Log{Level: str("log.level"), Format: str("log.format"), Access: p.access(str("log.format"))},
 		Drain: Drain{Wait: duration(str("drain.wait")), Timeout: duration(str("drain.timeout"))},
 	}
 	for _, s := range list("listen.allow_uids") {
@@ -201,7 +201,7 @@ func (p *parser) get(keys []key, path, full string) value {
 		if inner != "" {
 			v.list = strings.Split(inner, ", ")
 		}
-	case kMap:
+	case kMap, kShares:
 		v = value{dict: map[string]string{}}
 	}
 	return v

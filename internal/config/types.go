@@ -126,9 +126,6 @@ type Log struct {
 	Access        Access
 }
 
-// Access is the access log.
-type Access struct{ Sample float64 }
-
 // Drain is the way down after SIGTERM.
 type Drain struct{ Wait, Timeout Duration }
 

@@ -130,7 +130,7 @@ func (c *Config) Show() []byte {
 		"state_dir": c.StateDir,
 		"limits": map[string]any{"connections": c.Limits.Connections, "header": c.Limits.Header.String(), "body": c.Limits.Body.String(),
 			"procs": c.Limits.Procs},
-		"log":       map[string]any{"level": c.Log.Level, "format": c.Log.Format, "access": map[string]any{"sample": c.Log.Access.Sample}},
+		"log":       map[string]any{"level": c.Log.Level, "format": c.Log.Format, "access": c.Log.Access.show()},
 		"drain":     map[string]any{"wait": c.Drain.Wait.String(), "timeout": c.Drain.Timeout.String()},
 		"defaults":  map[string]any{"timeouts": c.DefaultTimeouts.show()},
 		"upstreams": ups,
@@ -217,6 +217,12 @@ func (k *key) schema() map[string]any {
 		s = map[string]any{"type": "array", "items": map[string]any{"type": "integer", "minimum": 0}}
 	case kMap:
 		s = map[string]any{"type": "object", "additionalProperties": map[string]any{"type": "string"}}
+	case kShares:
+		shares := make(map[string]any)
+		for _, name := range k.options {
+			shares[name] = map[string]any{"anyOf": []any{map[string]any{"type": "number", "minimum": 0, "maximum": 1}, variable}}
+		}
+		s = map[string]any{"type": "object", "additionalProperties": false, "properties": shares}
 	case kText:
 		if len(k.options) > 0 {
 			s = map[string]any{"enum": k.options}
@@ -231,7 +237,7 @@ func (k *key) schema() map[string]any {
 		s["default"] = k.def == "true"
 	case k.kind == kInt || k.kind == kNumber:
 		s["default"] = json.Number(k.def)
-	case k.def != "" && k.kind != kList && k.kind != kInts && k.kind != kMap:
+	case k.def != "" && k.kind != kList && k.kind != kInts && k.kind != kMap && k.kind != kShares:
 		s["default"] = k.def
 	}
 	return s

@@ -265,6 +265,9 @@ func (s *Sidecar) Reload() error {
 		return fmt.Errorf("this Warmwire was started without a configuration file to read again")
 	}
 	err := s.reload()
+	if err != nil {
+		s.updateAccess(s.shown.Load().Config) // whoever rotates logs does not know of the file's fault
+	}
 	s.metrics.Reload(err == nil)
 	return err
 }
@@ -300,9 +303,7 @@ func (s *Sidecar) reload() error {
 	}
 	s.shown.Store(&shown{cfg, ups})
 	s.setLogLevel(cfg)
-	if err := s.access.SetSample(cfg.Log.Access.Sample); err != nil {
-		s.log.Warn("configuration", "warning", err.Error())
-	}
+	s.updateAccess(cfg)
 	s.log.Info("configuration reloaded", "upstreams", len(cfg.Upstreams))
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,15 +22,53 @@ import (
 
 // newLogHandler writes the process's log.
 func newLogHandler(opt Options, cfg *config.Config, level *slog.LevelVar) slog.Handler {
-	w := opt.LogTo
-	if w == nil {
-		w = io.Discard
-	}
 	ho := &slog.HandlerOptions{Level: level}
 	if cfg.Log.Format == "json" {
-		return slog.NewJSONHandler(w, ho)
+		return slog.NewJSONHandler(opt.LogTo, ho)
 	}
-	return slog.NewTextHandler(w, ho)
+	return slog.NewTextHandler(opt.LogTo, ho)
+}
+
+// oneAtATime keeps the writes of several from mixing; nil is nowhere.
+func oneAtATime(w io.Writer) io.Writer {
+	if w == nil {
+		return io.Discard
+	}
+	return &lockedWriter{w: w}
+}
+
+type lockedWriter struct {
+	mu sync.Mutex // held for one write
+	w  io.Writer
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+// accessConfig is what the configuration says about the access log.
+func (s *Sidecar) accessConfig(cfg *config.Config) accesslog.Config {
+	a := cfg.Log.Access
+	ac := accesslog.Config{
+		Format: map[string]accesslog.Format{"text": accesslog.Text, "json": accesslog.JSON, "msgpack": accesslog.MessagePack}[a.Format],
+		File:   a.File, Sample: a.Sample, Summary: time.Duration(a.Summary), Statuses: make(map[int]float64, len(a.Statuses)),
+	}
+	for class, share := range a.Statuses {
+		ac.Statuses[int(class[0]-'0')] = share // 4xx and its like, checked by config
+	}
+	if a.File == "" {
+		ac.Level = s.level
+	}
+	return ac
+}
+
+// updateAccess applies the access log's settings and opens its file again.
+func (s *Sidecar) updateAccess(cfg *config.Config) {
+	if err := s.access.Update(s.accessConfig(cfg)); err != nil {
+		s.log.Warn("the access log goes on as before", "log.access.file", err.Error())
+	}
 }
 
 func (s *Sidecar) setLogLevel(cfg *config.Config) {

@@ -78,12 +78,13 @@ type shown struct {
 // New builds everything and binds the listeners; nothing runs yet.
 func New(cfg *config.Config, opt Options) (*Sidecar, error) {
 	s := &Sidecar{opt: opt, level: new(slog.LevelVar), started: time.Now(), quit: make(chan struct{}), targets: new(targets)}
-	s.log = slog.New(newLogHandler(opt, cfg, s.level))
+	s.opt.LogTo = oneAtATime(opt.LogTo) // the log and the access log share it
+	s.log = slog.New(newLogHandler(s.opt, cfg, s.level))
 	s.setLogLevel(cfg)
 	s.metrics = metrics.New(metrics.Config{Version: opt.Version})
 	var err error
-	if s.access, err = accesslog.New(s.log.Handler(), accesslog.Config{Sample: cfg.Log.Access.Sample}); err != nil {
-		return nil, err
+	if s.access, err = accesslog.New(s.opt.LogTo, s.log, s.accessConfig(cfg)); err != nil {
+		return nil, fmt.Errorf("log.access.file: %w", err)
 	}
 	s.metrics.SetDropped(s.access.Dropped)
 	s.roots = trust.NewStore(nil)
