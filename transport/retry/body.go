@@ -34,13 +34,15 @@ type body struct {
 	take    func(int64) bool
 	give    func(int64)
 
-	turn sync.Mutex // held while reading src, which may wait for the app; taken before mu
-
 	mu      sync.Mutex // guards the fields below
+	turn    sync.Cond  // on mu; views wait for the one that is reading src
+	reading bool       // a Read of src is running, which may wait for the app
+	initial view       // of the first attempt
 	current *view      // the newest
 	base    int64      // bytes [base, total) are kept
 	total   int64      // bytes read from src
 	blocks  [][]byte
+	few     [4][]byte // what blocks begins in
 	charged int64
 	end     error // what src ended with
 	over    bool  // no view from the start can be made any more
@@ -48,13 +50,16 @@ type body struct {
 	closed  bool  // src
 }
 
-func newBody(req *http.Request, cfg *Config) *body {
-	b := &body{src: req.Body, limit: cfg.ReplayBody, length: req.ContentLength, trailer: req.Trailer,
-		take: cfg.Take, give: cfg.Give, over: cfg.ReplayBody == 0 || req.ContentLength > cfg.ReplayBody}
+// init makes b the body of req.
+func (b *body) init(req *http.Request, cfg *Config) {
+	b.src, b.limit, b.length, b.trailer = req.Body, cfg.ReplayBody, req.ContentLength, req.Trailer
+	b.take, b.give = cfg.Take, cfg.Give
+	b.over = cfg.ReplayBody == 0 || req.ContentLength > cfg.ReplayBody
+	b.blocks = b.few[:0]
+	b.turn.L = &b.mu
 	for name := range req.Trailer {
 		b.names = append(b.names, name)
 	}
-	return b
 }
 
 // view returns a reader from the start, which takes the place of the one before. Its
@@ -68,8 +73,13 @@ func (b *body) view(trailer http.Header) (*view, error) {
 	if b.current != nil {
 		b.current.closed = true
 	}
-	b.current = &view{b: b, trailer: trailer}
-	return b.current, nil
+	v := &b.initial
+	if v.b != nil {
+		v = new(view)
+	}
+	v.b, v.trailer = b, trailer
+	b.current = v
+	return v, nil
 }
 
 // beside returns a reader of a whole body, which leaves the one before in its place.
@@ -161,7 +171,8 @@ func (b *body) dropLocked() {
 			blocks.Put((*[blockBytes]byte)(block[:blockBytes]))
 		}
 	}
-	b.blocks, b.base = nil, b.total
+	clear(b.blocks)
+	b.blocks, b.base = b.few[:0], b.total
 	if b.charged > 0 {
 		b.give(b.charged)
 		b.charged = 0
@@ -259,21 +270,27 @@ type view struct {
 
 // Read gives what is kept, and then reads on.
 func (v *view) Read(p []byte) (int, error) {
-	b := v.b
 	if len(p) == 0 {
 		return 0, nil
 	}
-	if n, err := v.kept(p); n > 0 || err != nil {
-		return n, err
-	}
-	b.turn.Lock()
-	defer b.turn.Unlock()
-	if n, err := v.kept(p); n > 0 || err != nil { // another view has read on
-		return n, err
-	}
-	n, err := b.src.Read(p)
+	b := v.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	for {
+		if n, err := v.keptLocked(p); n > 0 || err != nil {
+			return n, err
+		}
+		if !b.reading {
+			break
+		}
+		b.turn.Wait()
+	}
+	b.reading = true
+	b.mu.Unlock()
+	n, err := b.src.Read(p)
+	b.mu.Lock()
+	b.reading = false
+	b.turn.Broadcast()
 	b.tookLocked(v, p[:n], err)
 	if err == io.EOF {
 		v.trailersLocked()
@@ -281,11 +298,9 @@ func (v *view) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// kept reads what needs no look at the app's body: 0, nil if there is nothing.
-func (v *view) kept(p []byte) (int, error) {
+// keptLocked reads what needs no look at the app's body: 0, nil if there is nothing.
+func (v *view) keptLocked(p []byte) (int, error) {
 	b := v.b
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	switch {
 	case v.closed:
 		return 0, errViewClosed
@@ -320,6 +335,7 @@ func (v *view) Close() error {
 	b := v.b
 	b.mu.Lock()
 	v.closed = true
+	b.turn.Broadcast()
 	last := b.settled && v == b.current
 	b.restLocked()
 	b.mu.Unlock()

@@ -28,6 +28,7 @@ type Transport struct {
 	statuses map[int]bool
 	epoch    time.Time
 	budget   budget
+	heads    latency        // of first attempts; learned for hedges alone
 	hedges   sync.WaitGroup // goroutines of hedges
 
 	calls, attempts, recovered atomic.Int64
@@ -83,6 +84,9 @@ type call struct {
 	last     *traced // the present attempt's
 	view     *view   // the body of the next attempt, made when it was decided
 	hedged   bool    // a hedge was begun
+
+	content body   // what body points to
+	initial traced // the first attempt's
 }
 
 // RoundTrip sends req, again where that is allowed, and returns its answer's head.
@@ -97,7 +101,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	c := &call{t: t, req: req, ctx: req.Context(), start: now, earlier: earlier}
 	if req.Body != nil && req.Body != http.NoBody && req.GetBody == nil {
-		c.body = newBody(req, &t.cfg)
+		c.body = &c.content
+		c.body.init(req, &t.cfg)
 	}
 	return c.run()
 }
@@ -228,13 +233,24 @@ func (c *call) patience(now time.Time) (left time.Duration, limited bool) {
 
 // send makes one attempt.
 func (c *call) send() (*http.Response, error) {
-	c.last = c.t.trace(c.ctx)
+	if after, ok := c.hedgeable(); ok {
+		return c.race(after)
+	}
+	c.last = c.trace(c.ctx)
 	out, err := c.prepare(c.last)
 	if err != nil {
 		return nil, err
 	}
 	c.t.attempts.Add(1)
-	return c.t.next.RoundTrip(out)
+	if !c.t.cfg.Hedge {
+		return c.t.next.RoundTrip(out)
+	}
+	begin := time.Now()
+	resp, err := c.t.next.RoundTrip(out)
+	if good(resp, err) {
+		c.t.heads.observe(time.Since(begin))
+	}
+	return resp, err
 }
 
 // prepare builds the request of an attempt, with the whole body.

@@ -4,6 +4,7 @@ package retry
 
 import (
 	"context"
+	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
 	"sync/atomic"
@@ -19,6 +20,7 @@ type traced struct {
 	hooks  httptrace.ClientTrace // theirs, with ours in place
 
 	over    atomic.Bool
+	silent  atomic.Bool // a hedge runs: no interim answers
 	first   atomic.Bool // a byte of the answer has come
 	interim atomic.Bool // the caller was given an interim answer other than 100
 }
@@ -33,27 +35,31 @@ func (c *traced) Value(key any) any {
 	return v
 }
 
-// trace returns the context of an attempt. Without hooks of the caller there is
-// nothing to keep in order, and the first byte is of interest only for Resets.
-func (t *Transport) trace(ctx context.Context) *traced {
-	theirs := httptrace.ContextClientTrace(ctx)
-	c := &traced{Context: ctx, theirs: theirs}
-	if theirs == nil {
-		if t.cfg.Resets {
-			c.hooks.GotFirstResponseByte = func() { c.first.Store(true) }
-			c.Context = httptrace.WithClientTrace(ctx, &c.hooks)
-		}
-		return c
+// trace makes the context of an attempt. Without hooks of the caller there is nothing
+// to keep in order, and the first byte is of interest only for Resets.
+func (c *call) trace(ctx context.Context) *traced {
+	a := &c.initial
+	if a.Context != nil {
+		a = new(traced)
 	}
-	c.hooks = *theirs
-	c.hooks.GotFirstResponseByte = c.gotFirst
+	theirs := httptrace.ContextClientTrace(ctx)
+	a.Context, a.theirs = ctx, theirs
+	if theirs == nil {
+		if c.t.cfg.Resets {
+			a.hooks.GotFirstResponseByte = func() { a.first.Store(true) }
+			a.Context = httptrace.WithClientTrace(ctx, &a.hooks)
+		}
+		return a
+	}
+	a.hooks = *theirs
+	a.hooks.GotFirstResponseByte = a.gotFirst
 	if theirs.WroteRequest != nil {
-		c.hooks.WroteRequest = c.wroteRequest
+		a.hooks.WroteRequest = a.wroteRequest
 	}
 	if theirs.Got1xxResponse != nil {
-		c.hooks.Got1xxResponse = c.got1xx
+		a.hooks.Got1xxResponse = a.got1xx
 	}
-	return c
+	return a
 }
 
 func (c *traced) gotFirst() {
@@ -73,8 +79,11 @@ func (c *traced) got1xx(code int, h textproto.MIMEHeader) error {
 	if c.over.Load() {
 		return nil
 	}
-	if code != 100 {
+	if code != http.StatusContinue {
 		c.interim.Store(true)
+		if c.silent.Load() { // asked after interim is set: see race.begin
+			return nil
+		}
 	}
 	return c.theirs.Got1xxResponse(code, h)
 }
