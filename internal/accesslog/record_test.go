@@ -4,6 +4,7 @@ package accesslog_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -104,7 +105,7 @@ func viaSlog(h slog.Handler, r *accesslog.Record) error {
 	some("app_retries", int64(r.AppRetries))
 	name("trace_id", r.TraceID)
 	line.AddAttrs(attrs...)
-	return h.Handle(nil, line) //nolint:staticcheck // the handlers of slog do not look at it
+	return h.Handle(context.Background(), line)
 }
 
 // TestLinesAreThoseOfSlog: readers of the process's log need to know one form.

@@ -58,6 +58,10 @@ func newWriter(l *Log) *writer {
 func (w *writer) run() {
 	defer w.end()
 	for {
+		select {
+		case <-w.log.poke: // what it stands for is looked at now
+		default:
+		}
 		closed := w.log.closed.Load() // before the ring is emptied: nothing comes after
 		w.takeOutput()
 		more := w.write(closed)
