@@ -54,7 +54,7 @@ type body struct {
 func (b *body) init(req *http.Request, cfg *Config) {
 	b.src, b.limit, b.length, b.trailer = req.Body, cfg.ReplayBody, req.ContentLength, req.Trailer
 	b.take, b.give = cfg.Take, cfg.Give
-	b.over = cfg.ReplayBody == 0 || req.ContentLength > cfg.ReplayBody
+	b.over = cfg.ReplayBody == 0
 	b.blocks = b.few[:0]
 	b.turn.L = &b.mu
 	for name := range req.Trailer {

@@ -115,41 +115,59 @@ func (r *reader) Read(p []byte) (int, error) { return r.Reader.Read(p[:min(len(p
 // What the app sends while an abandoned attempt still waits for it goes to the next
 // attempt: the app is never waited for twice, and no byte is lost.
 func TestTheAppIsNeverWaitedForTwice(t *testing.T) {
-	for _, keep := range []int64{1 << 20, 4} { // even where the late bytes are more than may be kept
-		synctest.Test(t, func(t *testing.T) {
-			pr, pw := io.Pipe()
-			var stale sync.WaitGroup
-			attempt := 0
-			var got []byte
-			up := way(func(out *http.Request) (*http.Response, error) {
-				if attempt++; attempt == 1 {
-					p := make([]byte, 64)
-					n, _ := out.Body.Read(p)
-					if string(p[:n]) != "one " {
-						t.Errorf("the first attempt read %q", p[:n])
+	tests := []struct {
+		name   string
+		keep   int64
+		resume time.Duration // when the app goes on
+	}{
+		{"while the second attempt waits", 1 << 20, time.Minute},
+		{"more than may be kept", 4, time.Minute},
+		{"during the wait between them", 1 << 20, time.Second},
+		{"more than may be kept, during the wait", 4, time.Second},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pr, pw := io.Pipe()
+				var stale sync.WaitGroup
+				var old io.Reader
+				attempt := 0
+				var got []byte
+				up := way(func(out *http.Request) (*http.Response, error) {
+					if attempt++; attempt == 1 {
+						old = out.Body
+						p := make([]byte, 64)
+						n, _ := out.Body.Read(p)
+						if string(p[:n]) != "one " {
+							t.Errorf("the first attempt read %q", p[:n])
+						}
+						stale.Go(func() { _, _ = out.Body.Read(p) })
+						synctest.Wait() // it waits for the app by now
+						return answer(503, "", "Retry-After", "2"), nil
 					}
-					stale.Go(func() { _, _ = out.Body.Read(p) })
-					synctest.Wait() // it waits for the app by now
-					return nil, errRefusedStream
+					var err error
+					if n, err := old.Read(make([]byte, 1)); n > 0 || err == nil {
+						t.Errorf("the first attempt still reads %d bytes, %v", n, err)
+					}
+					got, err = io.ReadAll(out.Body)
+					return answer(200, ""), err
+				})
+				tr := newTransport(t, up, retry.Config{ReplayBody: tt.keep, Statuses: []int{503}})
+				go func() {
+					_, _ = pw.Write([]byte("one "))
+					time.Sleep(tt.resume)
+					_, _ = pw.Write([]byte("two "))
+					time.Sleep(time.Minute)
+					_, _ = pw.Write([]byte("three"))
+					_ = pw.Close()
+				}()
+				req := post("")
+				req.Body, req.ContentLength = pr, -1
+				if _, err := tr.RoundTrip(req); err != nil || string(got) != "one two three" {
+					t.Errorf("the second attempt read %q, %v", got, err)
 				}
-				var err error
-				got, err = io.ReadAll(out.Body)
-				return answer(200, ""), err
+				stale.Wait()
 			})
-			tr := newTransport(t, up, retry.Config{ReplayBody: keep})
-			go func() {
-				_, _ = pw.Write([]byte("one "))
-				time.Sleep(time.Minute) // long after the second attempt has begun
-				_, _ = pw.Write([]byte("two "))
-				_, _ = pw.Write([]byte("three"))
-				_ = pw.Close()
-			}()
-			req := post("")
-			req.Body, req.ContentLength = pr, -1
-			if _, err := tr.RoundTrip(req); err != nil || string(got) != "one two three" {
-				t.Errorf("the second attempt read %q, %v", got, err)
-			}
-			stale.Wait()
 		})
 	}
 }

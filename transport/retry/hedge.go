@@ -97,6 +97,7 @@ func (r *race) begin() (*http.Request, bool) {
 	}
 	req, stop, err := c.second()
 	if err != nil {
+		c.last.silent.Store(false)
 		return nil, false
 	}
 	r.begun, r.stop, c.hedged = true, stop, true

@@ -273,7 +273,9 @@ func (c *call) prepare(ctx context.Context) (*http.Request, error) {
 		}
 	}
 	out.Body, out.Trailer = c.view, c.view.trailer
-	out.GetBody = func() (io.ReadCloser, error) { return c.body.view(out.Trailer) }
+	if c.t.cfg.ReplayBody > 0 { // else the way out keeps what it wants to
+		out.GetBody = func() (io.ReadCloser, error) { return c.body.view(out.Trailer) }
+	}
 	c.view = nil
 	return out, nil
 }

@@ -116,6 +116,47 @@ func TestTheLastAnswerIsTheServersOwn(t *testing.T) {
 	})
 }
 
+// An answer that is thrown away is read to its end, so that its connection can serve
+// the next attempt, and closed even if its end does not come.
+func TestAnswersThrownAwayAreClosed(t *testing.T) {
+	for name, endless := range map[string]bool{"short": false, "endless": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pr, pw := io.Pipe()
+				go func() {
+					_, _ = pw.Write([]byte("busy"))
+					if !endless {
+						_ = pw.Close()
+					}
+				}()
+				body := &closes{Reader: pr}
+				read := false
+				s := &script{steps: []func() (*http.Response, error){func() (*http.Response, error) {
+					resp := answer(503, "", "Retry-After", "1")
+					resp.Body = struct {
+						io.Reader
+						io.Closer
+					}{&atEnd{pr, func() { read = true }}, closeBoth{body, pr}}
+					return resp, nil
+				}, answers(200, "")}}
+				cfg := all(&decisions{})
+				cfg.Rand = func() float64 { return 0 }
+				start := time.Now()
+				if resp, err := newTransport(t, s, cfg).RoundTrip(post("x")); err != nil || resp.StatusCode != 200 {
+					t.Fatal(resp, err)
+				}
+				if body.n.Load() == 0 || read == endless || time.Since(start) != time.Second {
+					t.Errorf("closed %d times, read to the end %v, next attempt after %v", body.n.Load(), read, time.Since(start))
+				}
+			})
+		})
+	}
+}
+
+type closeBoth [2]io.Closer
+
+func (c closeBoth) Close() error { _ = c[0].Close(); return c[1].Close() }
+
 func TestWaitsAreNeverShorterThanAsked(t *testing.T) {
 	const s = time.Second
 	tests := []struct {
