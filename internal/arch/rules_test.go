@@ -58,6 +58,7 @@ var houseRules = rules{
 			"internal/ingress/...": "its own parts",
 			"internal/dialect":     "the relay loop shows it a copy of the stream",
 			"internal/webguard":    "both listeners refuse what a web page could send",
+			"bufferctl":            "answers that their upstream gives faster than the app takes them",
 		},
 		"internal/intercept": nothing,
 		"internal/netwatch":  nothing,

@@ -29,6 +29,8 @@ func (p *parser) check(cfg *Config, origin func(upstream, key string) (int, stri
 	for _, u := range cfg.Upstreams {
 		c.timeouts(u)
 		c.pool(u)
+		c.buffer(u)
+		c.retry(u)
 		c.protocols(u)
 		c.headers(u)
 		c.files(u)
@@ -275,6 +277,60 @@ func (c *checker) pool(u Upstream) {
 	}
 	if line, key := c.origin(u.Name, "pool.queue_timeout"); u.Pool.QueueTimeout <= 0 {
 		c.addf(line, key, "needs a time above 0s: a request without a connection cannot wait for ever")
+	}
+}
+
+// buffer wants room for at least one read, and a limit that a pausing app survives.
+func (c *checker) buffer(u Upstream) {
+	b := u.Buffer
+	line, key := c.origin(u.Name, "buffer.stream_limit")
+	if b.StreamLimit < 16<<10 || b.StreamLimit > 1<<30 {
+		c.addf(line, key, "%v is outside 16KiB to 1GiB", b.StreamLimit)
+	} else if m := c.cfg.Limits.Memory; m > 0 && b.StreamLimit > m {
+		c.addf(line, key, "%v is more than limits.memory (%v): lower it, or raise limits.memory", b.StreamLimit, m)
+	}
+	if line, key := c.origin(u.Name, "buffer.spool_limit"); b.Policy == "spool" && b.SpoolLimit <= b.StreamLimit {
+		c.addf(line, key, "%v is not more than buffer.stream_limit (%v), which is kept in memory: raise it, or leave the policy at pause", b.SpoolLimit, b.StreamLimit)
+	}
+	if line, key := c.origin(u.Name, "reattach.limit"); u.Reattach.Wait > 0 && u.Reattach.Limit < 128<<10 {
+		c.addf(line, key, "%v is less than 128KiB", u.Reattach.Limit)
+	}
+	if (b.Policy == "spool" || u.Reattach.Wait > 0) && c.cfg.SpoolDir == "" {
+		c.addf(c.line("spool_dir"), "spool_dir", "none leaves no place for buffer.policy spool or reattach of upstream %s: name a folder", u.Name)
+	}
+	if line, key := c.origin(u.Name, "buffer.stall_timeout"); b.StallTimeout > 0 && time.Duration(b.StallTimeout) < 10*time.Second {
+		c.warnf(line, key, "%v is a pause that an app may make: raise it", b.StallTimeout)
+	}
+}
+
+// retry refuses shares that are none, and pauses and statuses that cannot be meant.
+func (c *checker) retry(u Upstream) {
+	r := u.Retry
+	addf := func(path, format string, args ...any) {
+		line, key := c.origin(u.Name, "retry."+path)
+		c.addf(line, key, format, args...)
+	}
+	if r.MaxAttempts > 10 {
+		addf("max_attempts", "%d is outside 1 to 10", r.MaxAttempts)
+	}
+	for path, share := range map[string]float64{"budget": r.Budget, "hedge_budget": r.HedgeBudget} {
+		if !(share >= 0 && share <= 1) {
+			addf(path, "%v is outside 0 to 1", share)
+		}
+	}
+	if r.Hedge && r.HedgeBudget == 0 {
+		addf("hedge_budget", "0 leaves nothing for retry.hedge: raise it, or set retry.hedge to false")
+	}
+	if r.BaseDelay <= 0 || r.BaseDelay > r.MaxDelay {
+		addf("base_delay", "%v is not between 0s and retry.max_delay (%v)", r.BaseDelay, r.MaxDelay)
+	}
+	for _, status := range r.Statuses {
+		if status < 400 || status > 599 {
+			addf("statuses", "%d is no status of an error, 400 to 599", status)
+		}
+	}
+	if m := c.cfg.Limits.Memory; m > 0 && r.ReplayBody > m {
+		addf("replay_body", "%v is more than limits.memory (%v)", r.ReplayBody, m)
 	}
 }
 

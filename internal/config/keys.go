@@ -14,6 +14,7 @@ const (
 	kNumber   kind = "number"
 	kDuration kind = "duration"
 	kSize     kind = "size"
+	kBound    kind = "size or auto"
 	kList     kind = "list of strings"
 	kInts     kind = "list of integers"
 	kMap      kind = "map of strings"
@@ -60,6 +61,8 @@ var topKeys = []key{
 	{path: "tls.session_file", kind: kText, def: "auto", doc: "Keeps TLS sessions across restarts, encrypted. auto is tls.sessions in state_dir; none keeps them in memory only. Read at start only."},
 	{path: "tls.session_key", kind: kText, secret: true, doc: "What tls.session_file is encrypted with: 32 bytes in base64, such as \"${WARMWIRE_SESSION_KEY}\". Default: a key made beside the file, for its owner only."},
 	{path: "state_dir", kind: kText, doc: "Folder for what is kept between runs. Default: systemd's $STATE_DIRECTORY, /var/lib/warmwire for root, else $XDG_STATE_HOME/warmwire."},
+	{path: "spool_dir", kind: kText, def: "auto", doc: "Folder for what buffer.policy spool and reattach put on disk, encrypted with keys that are only in memory. auto is spool in state_dir."},
+	{path: "limits.memory", kind: kBound, def: "auto", doc: "Bytes for buffers of all streams together: a size, or auto, which is 256MiB, or a quarter of the container's limit if that is less. At the limit new requests wait, by priority, and get 503 in the end; those that run go on with less. The Go runtime's limit (GOMEMLIMIT) is set from it unless it is set already."},
 	{path: "limits.connections", kind: kInt, def: "10000", doc: "App connections at once; above it they get 503."},
 	{path: "limits.header", kind: kSize, def: "64KiB", doc: "Bytes of a request head, 4KiB to 1MiB; above it 431."},
 	{path: "limits.body", kind: kSize, def: "0", doc: "Bytes of a request body; above it 413. 0 = no limit: bodies stream."},
@@ -101,6 +104,21 @@ var upstreamKeys = []key{
 	{path: "pool.max_streams", kind: kInt, def: "100", doc: "Requests at once on one HTTP/2 connection; less if the API allows less."},
 	{path: "pool.idle_timeout", kind: kDuration, def: "0s", doc: "A connection that serves nothing and is not kept ready ends after this long. 0s = 90s, or less if the API closes them sooner."},
 	{path: "pool.queue_timeout", kind: kDuration, def: "10s", doc: "How long a request waits when all connections are full; then 503."},
+	{path: "buffer.stream_limit", kind: kSize, def: "1MiB", doc: "Bytes that one answer may hold for an app that is slower than its upstream, 16KiB at least. It begins with 64KiB and grows while the app keeps up and limits.memory has room."},
+	{path: "buffer.policy", kind: kText, def: "pause", options: []string{"pause", "spool"}, doc: "What happens to an upstream whose app is slower: pause lets it wait; spool takes its answer into memory and then an encrypted file, so that it is done early."},
+	{path: "buffer.spool_limit", kind: kSize, def: "64MiB", doc: "Bytes of one answer that policy spool takes beyond what the app has read; then the upstream waits. The first stream_limit of them are kept in memory."},
+	{path: "buffer.stall_timeout", kind: kDuration, def: "5m", doc: "An app that takes no byte of its answer for this long is cut. 0s = never."},
+	{path: "reattach.wait", kind: kDuration, def: "0s", doc: "An app may name a stream (Warmwire-Stream: NAME), and if its connection breaks come back to it within this time and go on where it was (Warmwire-Position: BYTES). 0s = it may not."},
+	{path: "reattach.limit", kind: kSize, def: "16MiB", doc: "Bytes of such a stream that are kept, half of them for what the app has lost, half for what it has not read; then the upstream waits. The first buffer.stream_limit of them are kept in memory."},
+	{path: "retry.max_attempts", kind: kInt, def: "3", doc: "Attempts of one request in all, 10 at most. 1 = never again. Only what was provably not processed is sent again, unless statuses, resets or hedge say more."},
+	{path: "retry.budget", kind: kNumber, def: "0.2", doc: "Further attempts as a share of the requests of the last ten seconds, 0 to 1, but always 4 in ten seconds. What the app itself tries again (x-stainless-retry-count) counts too. 0 = none."},
+	{path: "retry.statuses", kind: kInts, def: "[]", doc: "Answers after which a request is sent again, such as [429, 503, 529]. The upstream may have done the work, and may charge for it twice. Retry-After and its kin are obeyed; if they ask for more than max_delay, the app gets the answer."},
+	{path: "retry.resets", kind: kBool, def: "false", doc: "Also send again when the connection breaks after the request and before a byte of its answer. That proves nothing: the upstream may have done the work."},
+	{path: "retry.base_delay", kind: kDuration, def: "100ms", doc: "The first pause is up to this long, by chance, and the widest doubles each time; never shorter than the upstream asks for."},
+	{path: "retry.max_delay", kind: kDuration, def: "5s", doc: "The longest pause."},
+	{path: "retry.replay_body", kind: kSize, def: "1MiB", doc: "Bytes of a request's body that are kept until the answer's head is there; a longer one is sent once. 0 = none."},
+	{path: "retry.hedge", kind: kBool, def: "false", doc: "Send a request a second time if its answer's head takes longer than that of 95 % of the requests before; the first head counts, the other is cancelled. Costs what the upstream charges for both."},
+	{path: "retry.hedge_budget", kind: kNumber, def: "0.05", doc: "Such second requests as a share of all, up to 1."},
 	{path: "qlog_dir", kind: kText, doc: "Folder for traces (qlog) of connections over QUIC: packets and frames, no header fields, no bodies."},
 	{path: "congestion_control", kind: kText, doc: "TCP congestion control of connections to it, such as bbr, where the kernel has it. Default: the system's. Linux only."},
 	{path: "error_event", kind: kBool, def: "false", doc: "Give a cut stream an error event of its dialect before it is cut."},

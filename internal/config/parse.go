@@ -388,12 +388,16 @@ func (k *key) accepts(v value) error {
 		_, err = parseDuration(v.text)
 	case kSize:
 		_, err = parseSize(v.text)
+	case kBound:
+		if v.text != "auto" {
+			_, err = parseSize(v.text)
+		}
 	case kShares:
 		return k.acceptsShares(v.dict)
 	case kInts:
 		for _, s := range v.list {
 			if _, perr := strconv.ParseUint(s, 10, 32); perr != nil {
-				return fmt.Errorf("%q is no user id", s)
+				return fmt.Errorf("%q is no whole number from 0", s)
 			}
 		}
 	}

@@ -31,6 +31,7 @@ func (p *parser) resolve() (*Config, func(upstream, key string) (int, string)) {
 			SystemDomains: list("dns.system_domains"), HostsFile: str("dns.hosts_file"), Listen: str("dns.listen"),
 		},
 		Limits: Limits{
+			Memory:      p.memory(),
 			Connections: number(str("limits.connections")), Header: size(str("limits.header")),
 			Body: size(str("limits.body")), Procs: number(str("limits.procs")),
 		},
@@ -54,7 +55,8 @@ func (p *parser) resolve() (*Config, func(upstream, key string) (int, string)) {
 	}
 	cfg.DNS.CacheFile = inState(cfg.StateDir, "dns.cache", cfg.DNS.CacheFile)
 	cfg.TLS = Sessions{inState(cfg.StateDir, "tls.sessions", str("tls.session_file")), p.sessionKey()}
-	cfg.DefaultTimeouts = p.timeouts("")
+	cfg.SpoolDir = inState(cfg.StateDir, "spool", str("spool_dir"))
+	cfg.DefaultTimeouts, cfg.DefaultBuffer = p.timeouts(""), p.buffer("")
 	cfg.Upstreams = p.resolveUpstreams()
 	return cfg, p.origin
 }
@@ -129,7 +131,8 @@ func (p *parser) resolveUpstream(name string) (Upstream, bool) {
 		Priority: val("priority").text,
 		Pool: Pool{number(val("pool.warm").text), number(val("pool.max_connections").text), number(val("pool.max_h1_connections").text),
 			number(val("pool.max_streams").text), duration(val("pool.idle_timeout").text), duration(val("pool.queue_timeout").text)},
-		Timeouts: p.timeouts(name),
+		Timeouts: p.timeouts(name), Buffer: p.buffer(name), Retry: p.retry(name),
+		Reattach: Reattach{duration(val("reattach.wait").text), size(val("reattach.limit").text)},
 		TLS: TLS{
 			CAFile: val("tls.ca_file").text, IntermediatesFile: val("tls.intermediates_file").text, CAOnly: val("tls.ca_only").text == "true",
 			Pins: val("tls.pins").list, PinsReportOnly: val("tls.pins_report_only").text == "true", ECH: val("tls.ech").text,
@@ -175,6 +178,42 @@ func (p *parser) timeouts(name string) Timeouts {
 		Connect: at("connect"), TLSHandshake: at("tls_handshake"), RequestWrite: at("request_write"),
 		ResponseHeader: at("response_header"), FirstToken: at("first_token"), Idle: at("idle"), Total: at("total"),
 	}
+}
+
+// buffer is that of one upstream, or the default for a name that none has.
+func (p *parser) buffer(name string) Buffer {
+	at := func(path string) string { return p.upstreamValue(name, "buffer."+path).text }
+	return Buffer{size(at("stream_limit")), at("policy"), size(at("spool_limit")), duration(at("stall_timeout"))}
+}
+
+func (p *parser) retry(name string) Retry {
+	at := func(path string) value { return p.upstreamValue(name, "retry."+path) }
+	r := Retry{
+		MaxAttempts: number(at("max_attempts").text), Budget: float(at("budget").text), Resets: at("resets").text == "true",
+		BaseDelay: duration(at("base_delay").text), MaxDelay: duration(at("max_delay").text), ReplayBody: size(at("replay_body").text),
+		Hedge: at("hedge").text == "true", HedgeBudget: float(at("hedge_budget").text),
+	}
+	for _, s := range at("statuses").list {
+		r.Statuses = append(r.Statuses, number(s))
+	}
+	return r
+}
+
+// leastMemory is what a few streams need.
+const leastMemory = 4 << 20
+
+// memory is limits.memory, 0 for auto.
+func (p *parser) memory() Size {
+	const path = "limits.memory"
+	v := p.get(topKeys, path, path)
+	if v.text == "auto" {
+		return 0
+	}
+	n := size(v.text)
+	if n < leastMemory {
+		p.addf(v.line, path, "%v is less than %v, with which no stream gets far", n, Size(leastMemory))
+	}
+	return n
 }
 
 func guessDialect(name, host string) string {

@@ -20,13 +20,15 @@ type Config struct {
 	Admin     Admin
 	Upstreams []Upstream // in the order of their names
 	Forward   Forward
-	// DefaultTimeouts apply to hosts that are no upstream.
+	// DefaultTimeouts and DefaultBuffer apply to hosts that are no upstream.
 	DefaultTimeouts Timeouts
+	DefaultBuffer   Buffer
 	ParentProxy     string // URL, or env; "" = none
 	NoProxy         []string
 	DNS             DNS
 	TLS             Sessions
 	StateDir        string
+	SpoolDir        string
 	Limits          Limits
 	Log             Log
 	Drain           Drain
@@ -65,6 +67,9 @@ type Upstream struct {
 	ErrorEvent        bool
 	Priority          string // interactive, default or batch
 	Pool              Pool
+	Buffer            Buffer
+	Retry             Retry
+	Reattach          Reattach
 	TLS               TLS
 	Builtin           bool // not named in the file
 }
@@ -78,6 +83,33 @@ type Timeouts struct {
 type Pool struct {
 	Warm, MaxConnections, MaxH1Connections, MaxStreams int
 	IdleTimeout, QueueTimeout                          Duration
+}
+
+// Buffer is what happens when an app is slower than its upstream.
+type Buffer struct {
+	StreamLimit  Size
+	Policy       string // pause or spool
+	SpoolLimit   Size
+	StallTimeout Duration // 0 = never
+}
+
+// Reattach is for how long, and how much of it, a stream is kept for an app that lost
+// its connection.
+type Reattach struct {
+	Wait  Duration // 0 = not at all
+	Limit Size
+}
+
+// Retry is which requests are sent again, and how often.
+type Retry struct {
+	MaxAttempts         int
+	Budget              float64 // 0 = none
+	Statuses            []int
+	Resets              bool
+	BaseDelay, MaxDelay Duration
+	ReplayBody          Size // 0 = none
+	Hedge               bool
+	HedgeBudget         float64
 }
 
 // TLS says whom an upstream's certificate is checked against, and who we are.
@@ -115,6 +147,7 @@ type DNS struct {
 
 // Limits bound the process.
 type Limits struct {
+	Memory       Size // 0 = auto
 	Connections  int
 	Header, Body Size
 	Procs        int

@@ -88,6 +88,24 @@ func (d DNS) show() map[string]any {
 	}
 }
 
+func (b Buffer) show() map[string]any {
+	return map[string]any{"stream_limit": b.StreamLimit.String(), "policy": b.Policy, "spool_limit": b.SpoolLimit.String(),
+		"stall_timeout": b.StallTimeout.String()}
+}
+
+func (r Retry) show() map[string]any {
+	return map[string]any{"max_attempts": r.MaxAttempts, "budget": r.Budget, "statuses": r.Statuses, "resets": r.Resets, "base_delay": r.BaseDelay.String(),
+		"max_delay": r.MaxDelay.String(), "replay_body": r.ReplayBody.String(), "hedge": r.Hedge, "hedge_budget": r.HedgeBudget}
+}
+
+// orAuto is a bound of which 0 means auto.
+func (n Size) orAuto() string {
+	if n == 0 {
+		return "auto"
+	}
+	return n.String()
+}
+
 // Show returns c as YAML, with secrets as ****.
 func (c *Config) Show() []byte {
 	mask := func(s string) string {
@@ -105,7 +123,8 @@ func (c *Config) Show() []byte {
 		ups[u.Name] = map[string]any{
 			"url": u.URL.String(), "dialect": u.Dialect, "congestion_control": u.CongestionControl, "qlog_dir": u.QlogDir, "protocols": u.Protocols, "headers": map[string]any{"set": headers},
 			"error_event": u.ErrorEvent, "priority": u.Priority, "pool": u.Pool.show(),
-			"timeouts": u.Timeouts.show(),
+			"timeouts": u.Timeouts.show(), "buffer": u.Buffer.show(), "retry": u.Retry.show(),
+			"reattach": map[string]any{"wait": u.Reattach.Wait.String(), "limit": u.Reattach.Limit.String()},
 			"tls": map[string]any{"ca_file": u.TLS.CAFile, "ca_only": u.TLS.CAOnly, "intermediates_file": u.TLS.IntermediatesFile,
 				"pins": u.TLS.Pins, "pins_report_only": u.TLS.PinsReportOnly, "ech": u.TLS.ECH,
 				"client_cert": u.TLS.ClientCert, "client_key": u.TLS.ClientKey, "min_version": u.TLS.MinVersion},
@@ -127,12 +146,12 @@ func (c *Config) Show() []byte {
 		"admin":   map[string]any{"address": c.Admin.Address, "token_file": c.Admin.TokenFile},
 		"forward": map[string]any{"default": c.Forward.Default, "deny": c.Forward.Deny}, "parent_proxy": parent, "no_proxy": c.NoProxy,
 		"dns": c.DNS.show(), "tls": map[string]any{"session_file": cmp.Or(c.TLS.SessionFile, "none"), "session_key": mask(c.TLS.SessionKey)},
-		"state_dir": c.StateDir,
-		"limits": map[string]any{"connections": c.Limits.Connections, "header": c.Limits.Header.String(), "body": c.Limits.Body.String(),
+		"state_dir": c.StateDir, "spool_dir": c.SpoolDir,
+		"limits": map[string]any{"memory": c.Limits.Memory.orAuto(), "connections": c.Limits.Connections, "header": c.Limits.Header.String(), "body": c.Limits.Body.String(),
 			"procs": c.Limits.Procs},
 		"log":       map[string]any{"level": c.Log.Level, "format": c.Log.Format, "access": c.Log.Access.show()},
 		"drain":     map[string]any{"wait": c.Drain.Wait.String(), "timeout": c.Drain.Timeout.String()},
-		"defaults":  map[string]any{"timeouts": c.DefaultTimeouts.show()},
+		"defaults":  map[string]any{"timeouts": c.DefaultTimeouts.show(), "buffer": c.DefaultBuffer.show()},
 		"upstreams": ups,
 	})
 	if err != nil {
@@ -208,6 +227,8 @@ func (k *key) schema() map[string]any {
 		s["pattern"] = `^([0-9.]+(ns|us|µs|ms|s|m|h))+$|^0$|\$\{`
 	case kSize:
 		s = map[string]any{"type": []string{"string", "integer"}, "pattern": `^[0-9]+ *(KiB|MiB|GiB)?$|\$\{`}
+	case kBound:
+		s = map[string]any{"type": []string{"string", "integer"}, "pattern": `^[0-9]+ *(KiB|MiB|GiB)?$|^auto$|\$\{`}
 	case kList:
 		s = map[string]any{"type": "array", "items": map[string]any{"type": "string"}}
 		if len(k.options) > 0 {

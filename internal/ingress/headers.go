@@ -70,6 +70,8 @@ func (s *Server) requestHeader(t *Table, r *http.Request, rt route) http.Header 
 	dropHopByHop(h)
 	delete(h, tokenHeader)
 	delete(h, loopMarker)
+	delete(h, streamHeader)
+	delete(h, positionHeader)
 	if trailers { // RFC 9110 §10.1.4: the rest of TE is this hop's
 		h["Te"] = []string{"trailers"}
 	}

@@ -74,6 +74,7 @@ type Record struct {
 	BytesOut      int64 // body bytes to the app
 	Phases        Phases
 	Reused        bool
+	Resumes       int           // of the stream that the app came back to, or that broke and was continued
 	Attempts      int           // how often a connection was asked for
 	TTFT          time.Duration // 0 = no token seen
 	PerChunk      time.Duration // (last-first)/(chunks-1); 0 = fewer than two chunks

@@ -17,14 +17,6 @@ import (
 	"github.com/warmwire/warmwire/internal/ingress/http1"
 )
 
-// A stream reads with the small buffer, which holds many tokens, until a read
-// fills it; then with the large one, which holds a TLS record. An idle stream
-// keeps the small one only.
-const (
-	smallBufferBytes = 4 << 10
-	largeBufferBytes = 16 << 10
-)
-
 // headGrace is how long the head of an answer of known length waits for the body
 // that is on its way with it, so that both go out in one write. The heads of
 // streams never wait.
@@ -57,6 +49,13 @@ type exchange struct {
 // record filled; a cut response panics with http.ErrAbortHandler, which is how a
 // handler tells its server to break the stream visibly.
 func (e *exchange) relay() {
+	if id, f := e.streamName(); f != nil {
+		e.fail(*f)
+		return
+	} else if id != "" {
+		e.name(id)
+		return
+	}
 	ctx, cancel := context.WithCancelCause(e.r.Context())
 	e.ctx, e.stop = ctx, cancel
 	defer cancel(nil)
@@ -117,10 +116,13 @@ func (e *exchange) limits() *Upstream {
 	return &Upstream{Idle: e.t.Forward.Idle, Stall: e.t.Forward.Stall, Dialect: dialect.None}
 }
 
-// end ends the exchange at a limit of the relay loop, also a write that waits for the app.
+// end ends the exchange at a limit of the relay loop, also a write that waits for the
+// app. Before the head there is an answer of ours to be written.
 func (e *exchange) end(cause error) {
 	e.stop(cause)
-	_ = e.rc.SetWriteDeadline(time.Unix(1, 0)) // a connection that cannot is none of ours
+	if e.live.status.Load() != 0 {
+		_ = e.rc.SetWriteDeadline(time.Unix(1, 0)) // a connection that cannot is none of ours
+	}
 }
 
 func (e *exchange) transport() http.RoundTripper {
@@ -183,7 +185,12 @@ func (e *exchange) respond(resp *http.Response, u *Upstream) {
 	e.live.lag.Store(&lag)
 	e.w.WriteHeader(resp.StatusCode)
 	e.flushHead(resp)
-	err := e.stream(resp.Body, u)
+	var err error
+	if u.Spool != nil && resp.ContentLength != 0 {
+		err = e.spooled(resp, u)
+	} else {
+		err = e.stream(resp.Body, u)
+	}
 	if e.lateHead != nil { // the body broke off before its first byte
 		e.lateHead.Stop()
 		_ = e.rc.Flush()
@@ -226,15 +233,14 @@ func (e *exchange) flushHead(resp *http.Response) {
 // stream is the loop that every token passes. An error that is not nil says that
 // the answer did not reach its end.
 func (e *exchange) stream(body io.Reader, u *Upstream) error {
-	small := e.s.small.Get().(*[smallBufferBytes]byte)
-	defer e.s.small.Put(small)
-	buf := small[:]
+	buf := e.s.buffers.reader()
+	defer buf.release()
 	now := time.Now()
 	e.dog.body(u.Idle, u.Stall, now, e.unsent())
 	token := u.FirstToken > 0
 	flush := e.r.ProtoMajor == 2 // http1 sends each Write by itself
 	for {
-		n, err := body.Read(buf)
+		n, err := body.Read(buf.b)
 		if n > 0 {
 			now = time.Now()
 			e.dog.serve(now)
@@ -242,27 +248,27 @@ func (e *exchange) stream(body io.Reader, u *Upstream) error {
 				e.lateHead.Stop()
 				e.lateHead = nil
 			}
-			e.watch.Observe(buf[:n], now)
+			e.watch.Observe(buf.b[:n], now)
 			if token && !e.watch.Report().FirstToken.IsZero() {
 				e.dog.firstToken()
 				token = false
 			}
-			m, werr := e.w.Write(buf[:n])
+			m, werr := e.w.Write(buf.b[:n])
 			e.rec.BytesOut += int64(m)
 			e.live.out.Store(e.rec.BytesOut)
 			if werr == nil && flush {
 				werr = e.rc.Flush()
+			}
+			written := time.Now()
+			if written.Sub(now) > pauseSpan {
+				e.paused()
 			}
 			if werr != nil {
 				e.stop(http1.ErrClientLeft)
 				e.undelivered = true
 				return werr
 			}
-			written := time.Now()
 			e.dog.wait(written)
-			if written.Sub(now) > pauseSpan {
-				e.paused()
-			}
 		}
 		if err == io.EOF {
 			return nil
@@ -270,11 +276,7 @@ func (e *exchange) stream(body io.Reader, u *Upstream) error {
 		if err != nil {
 			return err
 		}
-		if n == smallBufferBytes && len(buf) == smallBufferBytes {
-			large := e.s.large.Get().(*[largeBufferBytes]byte)
-			defer e.s.large.Put(large) // once: buf is large from now on
-			buf = large[:]
-		}
+		buf.filled(n)
 	}
 }
 
@@ -339,7 +341,10 @@ func (e *exchange) fail(f failure) {
 // report closes the observer and moves what it saw into the record.
 func (e *exchange) report() {
 	e.watch.End(time.Now())
-	rep := e.watch.Report()
+	e.fillReport(e.watch.Report())
+}
+
+func (e *exchange) fillReport(rep dialect.Report) {
 	e.rec.Stream, e.rec.Chunks = rep.Stream, rep.Chunks
 	e.rec.InputTokens, e.rec.OutputTokens = rep.InputTokens, rep.OutputTokens
 	if !rep.FirstToken.IsZero() {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/warmwire/warmwire/internal/dialect"
+	"github.com/warmwire/warmwire/internal/testenv"
 )
 
 // patience bounds every wait of a test; nothing passes by waiting it out.
@@ -109,9 +110,17 @@ func (r *rig) record() *Record {
 }
 
 // dial opens a raw connection to the rig.
-func (r *rig) dial() *rawConn {
+func (r *rig) dial() *rawConn { return r.dialWith(&net.Dialer{}) }
+
+// dialNarrow opens one whose kernel takes little that is not read. Made smaller later,
+// the kernel would drop what it has no room for.
+func (r *rig) dialNarrow() *rawConn {
+	return r.dialWith(&net.Dialer{Control: testenv.SmallReceiveBuffer})
+}
+
+func (r *rig) dialWith(d *net.Dialer) *rawConn {
 	r.t.Helper()
-	c, err := net.Dial("tcp", r.addr)
+	c, err := d.Dial("tcp", r.addr)
 	if err != nil {
 		r.t.Fatal(err)
 	}

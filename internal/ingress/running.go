@@ -75,23 +75,25 @@ type StreamInfo struct {
 	BytesOut int64         // body bytes that the app was given; of tunnels and WebSockets 0
 	LagBytes int           // of the answer: came, and not taken by the app
 	LagTime  time.Duration // since when the app takes too little
+	Absent   bool          // the app has named it, and is away
 }
 
 // A live is what others may see of an exchange while it runs.
 type live struct {
-	status atomic.Int32
-	out    atomic.Int64
-	lag    atomic.Pointer[func() (bytes int, since time.Time)] // nil = no answer yet
+	status  atomic.Int32
+	out     atomic.Int64
+	session atomic.Pointer[session]
+	lag     atomic.Pointer[func() (bytes int, since time.Time)] // nil = no answer yet
 }
 
 // Streams lists what runs, the oldest first.
 func (s *Server) Streams() []StreamInfo {
+	list := s.sessions.absent()
 	s.running.mu.Lock()
-	defer s.running.mu.Unlock()
-	list := make([]StreamInfo, 0, len(s.running.all))
 	for e := range s.running.all {
 		list = append(list, e.info())
 	}
+	s.running.mu.Unlock()
 	slices.SortFunc(list, func(a, b StreamInfo) int { return cmp.Compare(a.ID, b.ID) })
 	return list
 }
@@ -119,6 +121,9 @@ func (e *exchange) lag(body any) func() (int, time.Time) {
 	return func() (n int, since time.Time) {
 		if unsent != nil {
 			n = unsent()
+		}
+		if ss := e.live.session.Load(); ss != nil {
+			return n + ss.Buffered(), ss.behind()
 		}
 		if held != nil {
 			n += held.Buffered()

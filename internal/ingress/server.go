@@ -38,8 +38,8 @@ type Server struct {
 	h1        *http1.Server
 	h2        *http.Server
 	h2conns   *handoff
-	small     sync.Pool // *[smallBufferBytes]byte
-	large     sync.Pool // *[largeBufferBytes]byte
+	buffers   buffers
+	sessions  sessions
 	ids       atomic.Uint64
 	slots     chan struct{} // one per app connection
 	running   runningSet
@@ -65,11 +65,13 @@ func New(t *Table, cfg Config) (*Server, error) {
 	s := &Server{
 		cfg:       cfg,
 		pseudonym: "warmwire-" + hex.EncodeToString(id[:]),
-		small:     sync.Pool{New: func() any { return new([smallBufferBytes]byte) }},
-		large:     sync.Pool{New: func() any { return new([largeBufferBytes]byte) }},
 		slots:     make(chan struct{}, cfg.MaxConnections),
 		h2conns:   newHandoff(),
 		goingAway: make(chan struct{}),
+	}
+	s.buffers.init()
+	if err := s.sessions.init(); err != nil {
+		return nil, fmt.Errorf("ingress: %w", err)
 	}
 	s.life, s.endLife = context.WithCancel(context.Background())
 	var err error
@@ -199,6 +201,7 @@ func (s *Server) Abort() {
 	s.abortOnce.Do(func() {
 		close(s.goingAway)
 		s.running.cancel(errAborted)
+		s.sessions.endAll(errAborted)
 		ctx, cancel := context.WithTimeout(context.Background(), closeWait+time.Second)
 		defer cancel()
 		s.Drain(ctx)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/warmwire/warmwire/bufferctl"
 	"github.com/warmwire/warmwire/internal/dialect"
 	"github.com/warmwire/warmwire/internal/webguard"
 )
@@ -34,13 +35,15 @@ type Upstream struct {
 	URL        *url.URL // scheme, authority and the path put before every target
 	Dialect    dialect.Kind
 	Transport  http.RoundTripper
-	SetHeaders http.Header   // injected credentials and the like; replace the app's own
-	FirstToken time.Duration // request to first token-bearing event; 0 = none
-	Idle       time.Duration // silence of the upstream inside a response; 0 = none
-	Total      time.Duration // request to end; 0 = none
-	Stall      time.Duration // of an app that takes nothing of its answer; 0 = none
-	Priority   string        // for [Config.Admit]
-	ErrorEvent bool          // a cut event stream gets an error event of the dialect first
+	SetHeaders http.Header            // injected credentials and the like; replace the app's own
+	FirstToken time.Duration          // request to first token-bearing event; 0 = none
+	Idle       time.Duration          // silence of the upstream inside a response; 0 = none
+	Total      time.Duration          // request to end; 0 = none
+	Stall      time.Duration          // of an app that takes nothing of its answer; 0 = none
+	Spool      *bufferctl.SpoolConfig // takes an answer faster than its app does; nil = the upstream waits
+	Reattach   *Reattach              // apps may name streams and come back to them; nil = not
+	Priority   string                 // for [Config.Admit]
+	ErrorEvent bool                   // a cut event stream gets an error event of the dialect first
 
 	loopback bool
 }

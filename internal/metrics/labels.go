@@ -24,7 +24,7 @@ func (s set) of(v string) string {
 }
 
 // labels are the closed sets; upstream names come from the configuration.
-type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust set }
+type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust, attempt, decision set }
 
 func newLabels() labels {
 	return labels{
@@ -36,6 +36,9 @@ func newLabels() labels {
 		result:   newSet("hit", "stale", "miss", "hosts", "negative", "error"),
 		distrust: newSet("unknown_root", "missing_intermediate", "self_signed", "expired", "not_yet_valid", "wrong_name", "revoked",
 			"staple_stale", "staple_missing", "staple_invalid", "pin_mismatch", "weak", other),
+		attempt: newSet("unsent", "refused", "try_later", "answered", "cut_before", "cut_after", "late", "hopeless", "unknown", "slow"),
+		decision: newSet("retried", "disabled", "forbidden", "exhausted", "budget", "not_replayable", "too_long", "deadline", "app_gone",
+			"hedged", "hedge_won", "hedge_lost"),
 		cause:     causes(),
 		reason:    reasons(),
 		malformed: malformedCodes(),
@@ -45,7 +48,7 @@ func newLabels() labels {
 // causes of interruptions: those of the relay, then the codes that an error of
 // the way out brings along when it breaks off an answer.
 func causes() set {
-	return newSet("app_left", "app_upload_truncated", "error_event", "first_token_timeout", "idle_timeout", "internal_error", "missing_terminal",
+	return newSet("app_left", "app_upload_truncated", "buffer_stalled", "error_event", "first_token_timeout", "idle_timeout", "internal_error", "missing_terminal", "overloaded",
 		"request_body_too_large", "total_timeout", "upstream_reset", "upstream_truncated", "warmwire_drain", "websocket_dropped",
 
 		"loop", "parent_proxy_failed", "parent_proxy_refused", "target_denied", "upstream_bad_handshake", "upstream_bad_response", "upstream_closed",

@@ -32,14 +32,15 @@ type Metrics struct {
 	reg    *prometheus.Registry
 	labels labels
 
-	requests, interruptions, handshakes, verdicts, tokens, lookups, untrusted *prometheus.CounterVec
-	malformed, refused, reloads                                               *prometheus.CounterVec
-	acceptErrors, trailers                                                    prometheus.Counter
-	duration, phase, ttft, perChunk, shaking                                  *prometheus.HistogramVec
-	streams                                                                   *prometheus.GaugeVec
-	appConns                                                                  prometheus.Gauge
-	conns                                                                     *connections
-	dropped                                                                   atomic.Pointer[func() uint64]
+	requests, interruptions, handshakes, verdicts, tokens, lookups, untrusted, pauses, retries *prometheus.CounterVec
+	malformed, refused, reloads                                                                *prometheus.CounterVec
+	acceptErrors, trailers                                                                     prometheus.Counter
+	duration, phase, ttft, perChunk, shaking                                                   *prometheus.HistogramVec
+	streams                                                                                    *prometheus.GaugeVec
+	appConns                                                                                   prometheus.Gauge
+	conns                                                                                      *connections
+	dropped                                                                                    atomic.Pointer[func() uint64]
+	used, limit                                                                                atomic.Pointer[func() int64] // of the memory budget
 
 	// mu guards known, and is held while series of upstreams are touched: a request
 	// that ends while its upstream vanishes must not bring the series back.
@@ -83,6 +84,8 @@ func New(cfg Config) *Metrics {
 	m.handshakes = counter("tls_handshakes_total", "TLS handshakes with upstreams.", "upstream", "kind")
 	m.untrusted = counter("tls_verification_failures_total", "Certificates of upstreams that were refused, or would have been.", "upstream", "reason", "action")
 	m.verdicts = counter("heartbeat_verdicts_total", "What became of silent connections.", "upstream", "verdict")
+	m.pauses = counter("buffer_pauses_total", "Times in which an app was so slow that its upstream had to wait.", "upstream")
+	m.retries = counter("retries_total", "What was decided about sending a request again, by what came of it.", "upstream", "reason", "decision")
 	m.lookups = counter("dns_lookups_total", "Lookups of names, by how they were answered.", "result")
 	m.tokens = counter("tokens_total", "Tokens as the upstreams report them.", "upstream", "direction")
 	m.malformed = counter("malformed_requests_total", "Requests refused as malformed.", "code")
@@ -100,6 +103,7 @@ func New(cfg Config) *Metrics {
 	m.trailers = prometheus.NewCounter(prometheus.CounterOpts{Name: "warmwire_trailers_dropped_total", Help: "Trailer fields that could not be passed on."})
 	m.reg.MustRegister(m.conns, m.appConns, m.acceptErrors, m.trailers, m.droppedCounter(), buildInfo(cfg))
 	m.registerDescriptors()
+	m.registerMemory()
 	return m
 }
 
@@ -128,6 +132,40 @@ func (m *Metrics) registerDescriptors() {
 	show("fds_limit", "File descriptors this process may have; -1 where it cannot be told.", fdsLimit)
 }
 
+// registerMemory shows the byte budget of all streams.
+func (m *Metrics) registerMemory() {
+	show := func(name, help string, get *atomic.Pointer[func() int64]) {
+		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "warmwire_" + name, Help: help}, func() float64 {
+			if f := get.Load(); f != nil {
+				return float64((*f)())
+			}
+			return 0
+		}))
+	}
+	show("buffer_bytes", "Bytes that streams hold, or may be sent without being asked again.", &m.used)
+	show("buffer_limit_bytes", "Bytes that they may hold together: limits.memory.", &m.limit)
+}
+
+// SetMemory tells where the memory budget is counted.
+func (m *Metrics) SetMemory(used, limit func() int64) {
+	m.used.Store(&used)
+	m.limit.Store(&limit)
+}
+
+// Paused counts a time in which an app kept its upstream waiting.
+func (m *Metrics) Paused(upstream string) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	m.pauses.WithLabelValues(m.upstream(upstream, "")).Inc()
+}
+
+// Retry counts a decision about a further attempt.
+func (m *Metrics) Retry(upstream, reason, decision string) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	m.retries.WithLabelValues(m.upstream(upstream, ""), m.labels.attempt.of(reason), m.labels.decision.of(decision)).Inc()
+}
+
 // Handler serves the page.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
@@ -146,7 +184,7 @@ func (m *Metrics) SetUpstreams(names []string) {
 		}
 		l := prometheus.Labels{"upstream": name}
 		for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.untrusted,
+			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.untrusted, m.pauses, m.retries,
 		} {
 			v.DeletePartialMatch(l)
 		}

@@ -72,6 +72,8 @@ func TestJunkDoesNotGrowThePage(t *testing.T) {
 		m.Refused(junk())
 		m.Handshake(junk(), junk(), 0)
 		m.Untrusted(junk(), junk(), false)
+		m.Paused(junk())
+		m.Retry(junk(), junk(), junk())
 		m.UpstreamConn(junk(), junk(), 0)
 		m.StreamOpen(junk(), 0)
 	}

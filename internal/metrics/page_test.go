@@ -34,6 +34,9 @@ func touched() *Metrics {
 			m.Handshake(up, kind, time.Millisecond)
 			m.Verdict(up, "thinking") // the labels are fixed, one shows the name
 			m.Untrusted(up, "expired", false)
+			m.Paused(up)
+			m.Retry(up, "unsent", "retried")
+			m.Retry(up, "try_later", "disabled")
 		}
 	}
 	for result := range m.labels.result {
@@ -131,7 +134,7 @@ func TestLabelValuesAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLabels()
-	for _, s := range []set{l.mode, l.protocol, l.outcome, l.cause, l.reason, l.malformed, l.distrust} {
+	for _, s := range []set{l.mode, l.protocol, l.outcome, l.cause, l.reason, l.malformed, l.distrust, l.attempt, l.decision} {
 		for _, v := range slices.Sorted(maps.Keys(s)) {
 			if !bytes.Contains(doc, []byte("`"+v+"`")) {
 				t.Errorf("docs/metrics.md does not have %s", v)

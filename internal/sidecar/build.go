@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/net/http/httpproxy"
 
+	"github.com/warmwire/warmwire/bufferctl"
 	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/internal/dialect"
 	"github.com/warmwire/warmwire/internal/ingress"
@@ -34,6 +35,17 @@ import (
 type built struct {
 	made      string
 	transport *transport.Transport
+	layers    layers
+}
+
+// classes are what the three priorities are called by those who know them.
+var classes = map[string]struct {
+	way    h2.Class
+	buffer bufferctl.Class
+}{
+	"interactive": {h2.Interactive, bufferctl.Interactive},
+	"default":     {h2.Default, bufferctl.Default},
+	"batch":       {h2.Batch, bufferctl.Batch},
 }
 
 // forwardName stands for the way to hosts that are no upstream.
@@ -50,9 +62,15 @@ func (s *Sidecar) buildTable(cfg *config.Config, old map[string]*built) (*ingres
 		Via: cfg.Listen.Via, Token: cfg.Listen.Token, AllowHosts: cfg.Listen.AllowHosts, AllowOrigins: cfg.Listen.AllowOrigins,
 		AllowUIDs: cfg.Listen.AllowUIDs, MaxBody: int64(cfg.Limits.Body),
 	}
+	if err := makeSpoolDir(cfg); err != nil {
+		return nil, nil, err
+	}
 	for _, u := range cfg.Upstreams {
 		b, err := s.buildUpstream(cfg, u, pick, old[u.Name])
 		if err != nil {
+			return nil, nil, fmt.Errorf("upstream %s: %w", u.Name, err)
+		}
+		if b.layers, err = s.stack(u, b.transport, old[u.Name]); err != nil {
 			return nil, nil, fmt.Errorf("upstream %s: %w", u.Name, err)
 		}
 		ups[u.Name] = b
@@ -61,9 +79,10 @@ func (s *Sidecar) buildTable(cfg *config.Config, old map[string]*built) (*ingres
 			set.Set(name, v)
 		}
 		t.Upstreams = append(t.Upstreams, &ingress.Upstream{
-			Name: u.Name, URL: u.URL, Dialect: dialect.Kind(u.Dialect), Transport: b.transport, SetHeaders: set,
+			Name: u.Name, URL: u.URL, Dialect: dialect.Kind(u.Dialect), Transport: b.layers.first, SetHeaders: set,
 			FirstToken: time.Duration(u.Timeouts.FirstToken), Idle: time.Duration(u.Timeouts.Idle), Total: time.Duration(u.Timeouts.Total),
-			ErrorEvent: u.ErrorEvent,
+			Stall: time.Duration(u.Buffer.StallTimeout), Priority: u.Priority, ErrorEvent: u.ErrorEvent,
+			Spool: s.spool(cfg, u), Reattach: s.reattach(cfg, u),
 		})
 	}
 	if err := s.buildForward(cfg, t, ups, pick, old[forwardName]); err != nil {
@@ -76,7 +95,7 @@ func (s *Sidecar) buildTable(cfg *config.Config, old map[string]*built) (*ingres
 func (s *Sidecar) buildForward(cfg *config.Config, t *ingress.Table, ups map[string]*built, pick picker, old *built) error {
 	limits := cfg.DefaultTimeouts
 	b := old
-	made := fmt.Sprintf("%+v %q %q", limits, cfg.ParentProxy, cfg.NoProxy)
+	made := fmt.Sprintf("%+v %v %q %q", limits, cfg.DefaultBuffer.StreamLimit, cfg.ParentProxy, cfg.NoProxy)
 	dialer := s.dialer(time.Duration(limits.Connect), "", pick)
 	if b == nil || b.made != made {
 		trusted, err := trust.New(trust.Config{Store: s.roots, OnFailure: s.onUntrusted("")})
@@ -84,7 +103,7 @@ func (s *Sidecar) buildForward(cfg *config.Config, t *ingress.Table, ups map[str
 			return err
 		}
 		tr, err := transport.New(dialer, transport.Config{
-			Trust: trusted, Sessions: s.sessions,
+			Trust: trusted, Sessions: s.sessions, StreamLimit: int(cfg.DefaultBuffer.StreamLimit), Budget: s.memory,
 			OnHandshake:  func(h transport.Handshake) { s.metrics.Handshake("", h.How, h.Took) },
 			TLSHandshake: time.Duration(limits.TLSHandshake), RequestWrite: time.Duration(limits.RequestWrite),
 			ResponseHeader: time.Duration(limits.ResponseHeader),
@@ -92,11 +111,12 @@ func (s *Sidecar) buildForward(cfg *config.Config, t *ingress.Table, ups map[str
 		if err != nil {
 			return err
 		}
-		b = &built{made, tr}
+		b = &built{made: made, transport: tr}
 	}
 	ups[forwardName] = b
 	t.Forward = ingress.Forward{
 		DenyAll: cfg.Forward.Default == "deny", Transport: b.transport, Dial: ingress.DialFunc(dialer), Idle: time.Duration(limits.Idle),
+		Stall: time.Duration(cfg.DefaultBuffer.StallTimeout),
 	}
 	if len(cfg.Forward.Deny) > 0 {
 		t.Forward.Deny = denyList(cfg.Forward.Deny)
@@ -111,17 +131,17 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 	}
 	limits := u.Timeouts
 	limits.FirstToken, limits.Idle, limits.Total = 0, 0, 0 // not the transport's
-	made := fmt.Sprintf("%s %v %v %+v %s %+v %+v %q %q %q", u.URL, u.Builtin, u.Protocols, u.Pool, u.Priority, limits, u.TLS, u.CongestionControl+" "+u.QlogDir, cfg.ParentProxy, cfg.NoProxy)
+	made := fmt.Sprintf("%s %v %v %+v %v %s %+v %+v %q %q %q", u.URL, u.Builtin, u.Protocols, u.Pool, u.Buffer.StreamLimit, u.Priority, limits, u.TLS, u.CongestionControl+" "+u.QlogDir, cfg.ParentProxy, cfg.NoProxy)
 	for _, f := range files {
 		made += fmt.Sprintf(" %x", sha256.Sum256(f))
 	}
 	if old != nil && old.made == made {
-		return old, nil
+		return &built{made: made, transport: old.transport}, nil // its layers may be others
 	}
 	tc := transport.Config{
 		Protocols: u.Protocols, TLSHandshake: time.Duration(limits.TLSHandshake), RequestWrite: time.Duration(limits.RequestWrite),
 		ResponseHeader: time.Duration(limits.ResponseHeader),
-		Class:          map[string]h2.Class{"interactive": h2.Interactive, "batch": h2.Batch}[u.Priority],
+		Class:          classes[u.Priority].way, StreamLimit: int(u.Buffer.StreamLimit), Budget: s.memory,
 		Pool: transport.Pool{
 			Warm: u.Pool.Warm, MaxConnections: u.Pool.MaxConnections, MaxH1Connections: u.Pool.MaxH1Connections,
 			MaxStreams: u.Pool.MaxStreams, IdleTimeout: time.Duration(u.Pool.IdleTimeout), QueueTimeout: time.Duration(u.Pool.QueueTimeout),
@@ -159,7 +179,7 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 	if err != nil {
 		return nil, err
 	}
-	return &built{made, tr}, nil
+	return &built{made: made, transport: tr}, nil
 }
 
 // lookedUp returns the host of addr if it is a name that this process looks up.
@@ -289,7 +309,7 @@ func (s *Sidecar) reload() error {
 		return err
 	}
 	for name, b := range s.upstreams {
-		if ups[name] != b {
+		if ups[name] == nil || ups[name].transport != b.transport {
 			b.transport.Retire() // those in use close when their streams end and idle out
 		}
 	}
@@ -303,6 +323,8 @@ func (s *Sidecar) reload() error {
 	}
 	s.shown.Store(&shown{cfg, ups})
 	s.setLogLevel(cfg)
+	s.memory.SetLimit(memoryLimit(cfg))
+	s.limitHeap(cfg)
 	s.updateAccess(cfg)
 	s.log.Info("configuration reloaded", "upstreams", len(cfg.Upstreams))
 	return nil
@@ -331,6 +353,7 @@ func (s *Sidecar) closeUpstreams() {
 	defer s.reloading.Unlock()
 	for b := range maps.Values(s.upstreams) {
 		b.transport.Close()
+		b.layers.close()
 	}
 	if q := s.quic.Load(); q != nil {
 		_ = q.endpoint.Close()

@@ -92,6 +92,7 @@ func (s *Sidecar) hooks() ingress.Hooks {
 		ConnOpen:    s.metrics.AppConn,
 		Malformed:   func(_ int, code string) { s.metrics.Malformed(code) },
 		Refused:     s.metrics.Refused,
+		Paused:      s.metrics.Paused,
 		AcceptFailed: func(err error, pause time.Duration) {
 			s.metrics.AcceptFailed()
 			now := time.Now().UnixNano()
@@ -115,8 +116,16 @@ func (s *Sidecar) requestDone(r *ingress.Record) {
 		ID: r.ID, Time: r.Start, Duration: r.Duration, Upstream: r.Upstream, Mode: string(r.Mode), ClientProtocol: r.AppProto,
 		UpstreamProtocol: r.UpstreamProto, Method: r.Method, Status: r.Status, Outcome: string(r.Outcome), Cause: r.Cause, Stream: r.Stream,
 		BytesIn: r.BytesIn, BytesOut: r.BytesOut, Phases: phases(r.Phases), Reused: r.Reused, TTFT: r.TTFT, PerChunk: r.PerChunk,
-		Chunks: r.Chunks, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens, AppRetries: r.AppRetries, TraceID: r.TraceID,
+		Chunks: r.Chunks, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens, AppRetries: r.AppRetries, Attempts: attempts(r), Resumes: r.Resumes, TraceID: r.TraceID,
 	})
+}
+
+// attempts is how often the request was sent, 0 if just once.
+func attempts(r *ingress.Record) int {
+	if r.Attempts == 1 {
+		return 0
+	}
+	return r.Attempts
 }
 
 // buildAdmin sets the admin listener's server up.
@@ -125,7 +134,7 @@ func (s *Sidecar) buildAdmin(cfg *config.Config) error {
 		return nil
 	}
 	ac := admin.Config{
-		Ready: s.ready, Metrics: s.metrics.Handler(), Status: func() any { return s.status() }, Quit: s.Quit, FlushDNS: s.names.Flush, FlushTLS: s.flushSessions,
+		Ready: s.ready, Metrics: s.metrics.Handler(), Status: func() any { return s.status() }, Streams: s.streams, Quit: s.Quit, FlushDNS: s.names.Flush, FlushTLS: s.flushSessions,
 		AllowHosts: cfg.Listen.AllowHosts, Remote: !isLoopbackListener(s.adminLn.Addr()),
 		TrustPeer: func(r *http.Request) bool {
 			info, err := peer.Look(http1.Conn(r.Context()))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/internal/sidecar"
+	"github.com/warmwire/warmwire/internal/testenv"
 )
 
 // patience bounds every wait; nothing passes by waiting it out.
@@ -191,9 +192,17 @@ func (r *rig) get(path string) string {
 }
 
 // dial opens a raw connection.
-func (r *rig) dial() *wire {
+func (r *rig) dial() *wire { return r.dialWith(&net.Dialer{}) }
+
+// dialNarrow opens one whose kernel takes little that is not read. Made smaller later,
+// the kernel would drop what it has no room for.
+func (r *rig) dialNarrow() *wire {
+	return r.dialWith(&net.Dialer{Control: testenv.SmallReceiveBuffer})
+}
+
+func (r *rig) dialWith(d *net.Dialer) *wire {
 	r.t.Helper()
-	c, err := net.Dial("tcp", r.addr)
+	c, err := d.Dial("tcp", r.addr)
 	if err != nil {
 		r.t.Fatal(err)
 	}

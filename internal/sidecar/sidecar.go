@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/warmwire/warmwire/bufferctl"
 	"github.com/warmwire/warmwire/dnscache"
 	"github.com/warmwire/warmwire/internal/accesslog"
 	"github.com/warmwire/warmwire/internal/config"
@@ -52,6 +53,8 @@ type Sidecar struct {
 	roots       *trust.Store   // the system's
 	sessions    *tlspool.Store // of TLS, with upstreams
 	sessionFile tlspool.File   // "" = none
+	memory      *bufferctl.Budget
+	heapLimit   atomic.Int64   // of the Go runtime, as this process has set it
 	stub        *dnscache.Stub // nil: none
 	hosts       dial.Memory    // how their addresses did
 
@@ -87,6 +90,10 @@ func New(cfg *config.Config, opt Options) (*Sidecar, error) {
 		return nil, fmt.Errorf("log.access.file: %w", err)
 	}
 	s.metrics.SetDropped(s.access.Dropped)
+	if s.memory, err = bufferctl.NewBudget(bufferctl.Config{Limit: memoryLimit(cfg)}); err != nil {
+		return nil, err
+	}
+	s.metrics.SetMemory(s.memory.Used, s.memory.Limit)
 	s.roots = trust.NewStore(nil)
 	if s.names, err = Resolver(cfg, dnscache.Config{
 		OnLookup: func(r dnscache.Result) { s.metrics.Lookup(string(r)) }, OnEvent: s.dnsEvent,
@@ -126,6 +133,7 @@ func (s *Sidecar) build(cfg *config.Config) error {
 		MaxHeaderBytes: int(cfg.Limits.Header),
 		MaxConnections: cfg.Limits.Connections,
 		Hooks:          s.hooks(),
+		Admit:          s.admit,
 	})
 	if err != nil {
 		return err
@@ -214,6 +222,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	if procs := s.shown.Load().Limits.Procs; procs > 0 {
 		runtime.GOMAXPROCS(min(procs, runtime.GOMAXPROCS(0))) // never above a container's quota
 	}
+	s.limitHeap(s.shown.Load().Config)
 	serveCtx, stopServing := context.WithCancel(context.Background())
 	lastCtx, stopLast := context.WithCancel(context.Background()) // what outlives the serving: admin, logs
 	defer stopLast()

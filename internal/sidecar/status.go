@@ -29,8 +29,26 @@ type status struct {
 	Listen    []string         `json:"listen"`
 	Running   int              `json:"running"` // requests, tunnels and WebSockets
 	Upstreams []upstreamStatus `json:"upstreams"`
+	Memory    memoryStatus     `json:"memory"`
 	DNS       dnsStatus        `json:"dns"`
 	TLS       tlsStatus        `json:"tls"`
+}
+
+// A memoryStatus is limits.memory in use.
+type memoryStatus struct {
+	Used     int64  `json:"used"`
+	Limit    int64  `json:"limit"`
+	Pressure string `json:"pressure"` // slack, tight or full
+	Waiting  int    `json:"waiting"`  // requests
+}
+
+func (s *Sidecar) memoryStatus() memoryStatus {
+	st := s.memory.Stats()
+	m := memoryStatus{Used: st.Used, Limit: st.Limit, Pressure: st.Pressure.String()}
+	for _, n := range st.Waiting {
+		m.Waiting += n
+	}
+	return m
 }
 
 type upstreamStatus struct {
@@ -89,7 +107,7 @@ func span(d time.Duration) string {
 func (s *Sidecar) status() status {
 	st := status{
 		Version: s.opt.Version, Go: runtime.Version(), Started: s.started.UTC(), Uptime: time.Since(s.started).Round(time.Second).String(),
-		Ready: !s.draining.Load(), Draining: s.draining.Load(), Running: s.ingress.Running(), DNS: s.dnsStatus(), TLS: s.tlsStatus(),
+		Ready: !s.draining.Load(), Draining: s.draining.Load(), Running: s.ingress.Running(), Memory: s.memoryStatus(), DNS: s.dnsStatus(), TLS: s.tlsStatus(),
 	}
 	for _, ln := range s.listeners {
 		st.Listen = append(st.Listen, ln.Addr().String())
@@ -98,6 +116,29 @@ func (s *Sidecar) status() status {
 		st.Upstreams = append(st.Upstreams, upstreamStatus{u.Name, u.URL.String(), u.Dialect, u.Protocols, len(u.Headers) > 0, s.originsOf(u.Name)})
 	}
 	return st
+}
+
+// A streamStatus is one line of GET /v1/streams.
+type streamStatus struct {
+	ID       uint64 `json:"id"` // as in the access log
+	Upstream string `json:"upstream,omitempty"`
+	Mode     string `json:"mode"`
+	Protocol string `json:"protocol"`
+	Age      string `json:"age"`
+	Status   int    `json:"status,omitempty"`
+	BytesOut int64  `json:"bytes_out"`
+	LagBytes int    `json:"lag_bytes"`
+	LagTime  string `json:"lag_time,omitempty"`
+	Absent   bool   `json:"absent,omitempty"` // it waits for its app to come back
+}
+
+func (s *Sidecar) streams() any {
+	out := []streamStatus{}
+	for _, i := range s.ingress.Streams() {
+		out = append(out, streamStatus{i.ID, i.Upstream, string(i.Mode), i.AppProto, span(max(time.Since(i.Start), time.Millisecond)),
+			i.Status, i.BytesOut, i.LagBytes, span(i.LagTime), i.Absent})
+	}
+	return out
 }
 
 // isLoopbackListener says whether only this host can reach a listener.

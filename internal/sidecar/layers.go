@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sidecar
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/warmwire/warmwire/internal/config"
+	"github.com/warmwire/warmwire/transport"
+	"github.com/warmwire/warmwire/transport/retry"
+)
+
+// layers is what stands between the way in and a transport, and what it was built
+// from.
+type layers struct {
+	made  string
+	first http.RoundTripper
+	retry *retry.Transport
+}
+
+// stack puts the layers on the way to u: a request passes them from the last line up.
+// Those of old are kept if they would come out the same, with what they have learned.
+func (s *Sidecar) stack(u config.Upstream, way *transport.Transport, old *built) (layers, error) {
+	made := fmt.Sprintf("%p %+v", way, u.Retry)
+	if old != nil && old.layers.made == made {
+		return old.layers, nil
+	}
+	l := layers{made: made, first: way}
+	var err error
+	if l.retry, err = retry.New(l.first, s.retryConfig(u)); err != nil {
+		return layers{}, err
+	}
+	l.first = l.retry
+	return l, nil
+}
+
+// retryConfig says to the layer in its own way that something is off.
+func (s *Sidecar) retryConfig(u config.Upstream) retry.Config {
+	c := retry.Config{
+		MaxAttempts: u.Retry.MaxAttempts, Budget: u.Retry.Budget, Statuses: u.Retry.Statuses, Resets: u.Retry.Resets,
+		BaseDelay: time.Duration(u.Retry.BaseDelay), MaxDelay: time.Duration(u.Retry.MaxDelay), ReplayBody: int64(u.Retry.ReplayBody),
+		Hedge: u.Retry.Hedge, HedgeBudget: u.Retry.HedgeBudget, Take: s.memory.Take, Give: s.memory.Give,
+		OnAttempt: func(d retry.Decision) { s.metrics.Retry(u.Name, string(d.Reason), string(d.Verdict)) },
+	}
+	if c.Budget == 0 {
+		c.Budget = -1
+	}
+	if c.ReplayBody == 0 {
+		c.ReplayBody = -1
+	}
+	return c
+}
+
+// close waits for what the layers have in flight; the transport below is closed.
+func (l layers) close() {
+	if l.retry != nil {
+		_ = l.retry.Close()
+	}
+}
