@@ -91,6 +91,8 @@ type Budget struct {
 	waiting     atomic.Int64  // waiters in queue; written with mu held
 	overdrawn   atomic.Uint64
 
+	chunks sync.Pool // of *chunk, for the Spools that charge this Budget
+
 	mu sync.Mutex // guards queue; taken only while somebody waits for room, or starts to
 	queue
 }

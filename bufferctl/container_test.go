@@ -41,16 +41,17 @@ func TestContainerLimit(t *testing.T) {
 		}, 1024 * mib, 256 * mib},
 		{"version 2, path outside the namespace", map[string]string{
 			"proc/self/cgroup":         "0::/../../other\n",
+			"sys/other/memory.max":     "1024\n",
 			"sys/fs/cgroup/memory.max": "268435456\n",
 		}, 256 * mib, 64 * mib},
 		{"version 1", map[string]string{
-			"proc/self/cgroup": "11:cpu,cpuacct:/docker/0123\n4:memory:/docker/0123\n0::/docker/0123\n",
+			"proc/self/cgroup":                                       "11:cpu,cpuacct:/docker/0123\n4:memory:/docker/0123\n0::/docker/0123\n",
 			"sys/fs/cgroup/memory/memory.limit_in_bytes":             "9223372036854771712\n",
 			"sys/fs/cgroup/memory/docker/0123/memory.limit_in_bytes": "134217728\n",
 			"sys/fs/cgroup/cpu,cpuacct/memory.limit_in_bytes":        "1024\n",
 		}, 128 * mib, 32 * mib},
 		{"version 1, no limit", map[string]string{
-			"proc/self/cgroup": "4:hugetlb,memory:/\n",
+			"proc/self/cgroup":                           "4:hugetlb,memory:/\n",
 			"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
 		}, 0, 256 * mib},
 		{"version 1, a path with a colon", map[string]string{
