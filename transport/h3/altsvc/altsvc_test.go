@@ -105,7 +105,7 @@ func FuzzParse(f *testing.F) {
 			}
 			var id strings.Builder
 			for _, b := range []byte(s.Protocol) {
-				if 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' { // no longer than it was
+				if 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || strings.IndexByte("!#$&'*+-.^_`|~", b) >= 0 { // no longer than it was
 					id.WriteByte(b)
 				} else {
 					fmt.Fprintf(&id, "%%%02X", b)
