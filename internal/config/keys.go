@@ -63,7 +63,7 @@ var topKeys = []key{
 	{path: "state_dir", kind: kText, doc: "Folder for what is kept between runs. Default: systemd's $STATE_DIRECTORY, /var/lib/warmwire for root, else $XDG_STATE_HOME/warmwire."},
 	{path: "spool_dir", kind: kText, def: "auto", doc: "Folder for what buffer.policy spool and reattach put on disk, encrypted with keys that are only in memory. auto is spool in state_dir."},
 	{path: "limits.memory", kind: kBound, def: "auto", doc: "Bytes for buffers of all streams together: a size, or auto, which is 256MiB, or a quarter of the container's limit if that is less. At the limit new requests wait, by priority, and get 503 in the end; those that run go on with less. The Go runtime's limit (GOMEMLIMIT) is set from it unless it is set already."},
-	{path: "limits.connections", kind: kInt, def: "10000", doc: "App connections at once; above it they get 503."},
+	{path: "limits.connections", kind: kInt, def: "10000", doc: "App connections at once; above it they get 503. No more than half of the file descriptors less 64: each may need one to its upstream."},
 	{path: "limits.header", kind: kSize, def: "64KiB", doc: "Bytes of a request head, 4KiB to 1MiB; above it 431."},
 	{path: "limits.body", kind: kSize, def: "0", doc: "Bytes of a request body; above it 413. 0 = no limit: bodies stream."},
 	{path: "limits.procs", kind: kInt, def: "2", doc: "Cores to use at most."},

@@ -131,7 +131,7 @@ func (s *Sidecar) build(cfg *config.Config) error {
 	}
 	s.ingress, err = ingress.New(table, ingress.Config{
 		MaxHeaderBytes: int(cfg.Limits.Header),
-		MaxConnections: cfg.Limits.Connections,
+		MaxConnections: s.appConnections(cfg),
 		Hooks:          s.hooks(),
 		Admit:          s.admit,
 	})
