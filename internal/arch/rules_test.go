@@ -83,9 +83,10 @@ var houseRules = rules{
 		"transport/h3/altsvc": nothing,
 		"transport/pool":      {"heartbeat": "learned limits decide when a connection is replaced", "transport/fault": "typed errors"},
 		// Layers wrap a RoundTripper and know neither each other nor transport.
-		"transport/qos":   nothing,
-		"transport/retry": nothing,
-		"transport/route": nothing,
+		"transport/qos":    nothing,
+		"transport/retry":  nothing,
+		"transport/resume": nothing,
+		"transport/route":  nothing,
 
 		// Leaves take what they need from others as a func.
 		"dnscache":          {"dnscache/exchange": "its own parts"},
