@@ -298,6 +298,9 @@ func (c *checker) buffer(u Upstream) {
 	if (b.Policy == "spool" || u.Reattach.Wait > 0) && c.cfg.SpoolDir == "" {
 		c.addf(c.line("spool_dir"), "spool_dir", "none leaves no place for buffer.policy spool or reattach of upstream %s: name a folder", u.Name)
 	}
+	if line, key := c.origin(u.Name, "heartbeat.sse_comments"); u.Heartbeat.SSEComments > 0 && time.Duration(u.Heartbeat.SSEComments) < time.Second {
+		c.addf(line, key, "%v is less than 1s", u.Heartbeat.SSEComments)
+	}
 	if line, key := c.origin(u.Name, "buffer.stall_timeout"); b.StallTimeout > 0 && time.Duration(b.StallTimeout) < 10*time.Second {
 		c.warnf(line, key, "%v is a pause that an app may make: raise it", b.StallTimeout)
 	}

@@ -70,6 +70,7 @@ type Upstream struct {
 	Buffer            Buffer
 	Retry             Retry
 	Reattach          Reattach
+	Heartbeat         Heartbeat
 	TLS               TLS
 	Builtin           bool // not named in the file
 }
@@ -98,6 +99,11 @@ type Buffer struct {
 type Reattach struct {
 	Wait  Duration // 0 = not at all
 	Limit Size
+}
+
+// Heartbeat is how silent connections are kept.
+type Heartbeat struct {
+	SSEComments Duration // 0 = none
 }
 
 // Retry is which requests are sent again, and how often.

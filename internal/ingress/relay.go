@@ -189,7 +189,7 @@ func (e *exchange) respond(resp *http.Response, u *Upstream) {
 	if u.Spool != nil && resp.ContentLength != 0 {
 		err = e.spooled(resp, u)
 	} else {
-		err = e.stream(resp.Body, u)
+		err = e.stream(resp, u)
 	}
 	if e.lateHead != nil { // the body broke off before its first byte
 		e.lateHead.Stop()
@@ -232,16 +232,19 @@ func (e *exchange) flushHead(resp *http.Response) {
 
 // stream is the loop that every token passes. An error that is not nil says that
 // the answer did not reach its end.
-func (e *exchange) stream(body io.Reader, u *Upstream) error {
+func (e *exchange) stream(resp *http.Response, u *Upstream) error {
 	buf := e.s.buffers.reader()
 	defer buf.release()
 	now := time.Now()
 	e.dog.body(u.Idle, u.Stall, now, e.unsent())
+	comments := e.comments(resp, u)
+	defer func() { e.rec.BytesOut += comments.stop() }()
 	token := u.FirstToken > 0
 	flush := e.r.ProtoMajor == 2 // http1 sends each Write by itself
 	for {
-		n, err := body.Read(buf.b)
+		n, err := resp.Body.Read(buf.b)
 		if n > 0 {
+			comments.busy()
 			now = time.Now()
 			e.dog.serve(now)
 			if e.lateHead != nil {
@@ -269,6 +272,7 @@ func (e *exchange) stream(body io.Reader, u *Upstream) error {
 				return werr
 			}
 			e.dog.wait(written)
+			comments.idle()
 		}
 		if err == io.EOF {
 			return nil

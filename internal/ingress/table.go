@@ -43,6 +43,7 @@ type Upstream struct {
 	Spool      *bufferctl.SpoolConfig // takes an answer faster than its app does; nil = the upstream waits
 	Reattach   *Reattach              // apps may name streams and come back to them; nil = not
 	Priority   string                 // for [Config.Admit]
+	Comments   time.Duration          // a silent event stream gets a comment so often; 0 = none
 	ErrorEvent bool                   // a cut event stream gets an error event of the dialect first
 
 	loopback bool

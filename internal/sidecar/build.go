@@ -82,7 +82,7 @@ func (s *Sidecar) buildTable(cfg *config.Config, old map[string]*built) (*ingres
 			Name: u.Name, URL: u.URL, Dialect: dialect.Kind(u.Dialect), Transport: b.layers.first, SetHeaders: set,
 			FirstToken: time.Duration(u.Timeouts.FirstToken), Idle: time.Duration(u.Timeouts.Idle), Total: time.Duration(u.Timeouts.Total),
 			Stall: time.Duration(u.Buffer.StallTimeout), Priority: u.Priority, ErrorEvent: u.ErrorEvent,
-			Spool: s.spool(cfg, u), Reattach: s.reattach(cfg, u),
+			Comments: time.Duration(u.Heartbeat.SSEComments), Spool: s.spool(cfg, u), Reattach: s.reattach(cfg, u),
 		})
 	}
 	if err := s.buildForward(cfg, t, ups, pick, old[forwardName]); err != nil {
