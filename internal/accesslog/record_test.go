@@ -251,7 +251,12 @@ func TestMessagePackIsReadByOthers(t *testing.T) {
 	for _, n := range []int64{1, 127, 128, 255, 256, 65535, 65536, 1<<32 - 1, 1 << 32, 1 << 52} {
 		r := full
 		r.ID, r.BytesIn, r.TTFT, r.Upstream = uint64(n), n-1, time.Duration(n), strings.Repeat("u", int(n%64))
-		r.Time = time.Unix(n%(1<<36), 123456000) // beyond 34 bits of seconds too
+		r.Time = time.Unix(n%(1<<32), 123456000)
+		records = append(records, r)
+	}
+	for _, sec := range []int64{1<<34 - 3, 1 << 34, -1 << 30} { // with the duration just inside and outside of 34 bits, and before 1970
+		r := full
+		r.Time = time.Unix(sec, 5000)
 		records = append(records, r)
 	}
 	cfg := accesslog.Config{Sample: 1, Format: accesslog.MessagePack, Summary: time.Hour}

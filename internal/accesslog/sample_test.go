@@ -108,13 +108,14 @@ func TestAWrongTraceIDIsNone(t *testing.T) {
 	kept := 0
 	const n = 400
 	for i, bad := range []string{strings.Repeat("0", 32), strings.Repeat("F", 32), strings.Repeat("f", 31), strings.Repeat("f", 33), strings.Repeat("f", 31) + "g", "\x00" + strings.Repeat("f", 31)} {
+		r := well(1)
+		r.TraceID = bad
+		if out := write(t, accesslog.Config{Sample: 1}, r); out == "" || strings.Contains(out, "trace_id") {
+			t.Errorf("a trace id of %q: %q", bad, out)
+		}
 		for id := range uint64(n) {
-			r := well(uint64(i)*n + id)
-			r.TraceID = bad
+			r.ID = uint64(i)*n + id
 			out := write(t, accesslog.Config{Sample: 0.5}, r)
-			if strings.Contains(out, "trace_id") {
-				t.Fatalf("written: %s", out)
-			}
 			if out != "" {
 				kept++
 			}
@@ -216,6 +217,23 @@ func TestAnOutageIsNoFlood(t *testing.T) {
 	})
 }
 
+// TestQuietTimeIsNotSavedUp: after an hour without failures no more are written at
+// once than at the start.
+func TestQuietTimeIsNotSavedUp(t *testing.T) {
+	r := start(t, accesslog.Config{})
+	rec := well(1)
+	rec.Outcome = "cut_upstream"
+	for range 2 {
+		for range 1000 {
+			r.Record(rec)
+		}
+		rec.Time = rec.Time.Add(time.Hour)
+	}
+	if got := strings.Count(r.end(), "msg=request"); got != 200 {
+		t.Errorf("%d lines of two outages, want the first 100 of each", got)
+	}
+}
+
 func lastLines(s string, n int) string {
 	lines := strings.SplitAfter(s, "\n")
 	return strings.Join(lines[max(len(lines)-n-1, 0):], "")
@@ -264,6 +282,24 @@ func TestUpdateChangesWhatIsLogged(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		if got := r.out.count(`"msg":"summary","upstream":"openai","outcome":"ok","window_ms":3000,"requests":2,"in_full":1,`); got != 1 {
+			t.Errorf("%d summaries:\n%s", got, r.out)
+		}
+		r.end()
+	})
+}
+
+// TestUpdateIsSeenByAQuietLog: settings do not wait for the next record.
+func TestUpdateIsSeenByAQuietLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, accesslog.Config{})
+		r.Record(well(1))
+		time.Sleep(time.Second)
+		if err := r.Update(accesslog.Config{Summary: 3 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if got := r.out.count("msg=summary upstream=openai outcome=ok window_ms=3000 requests=1 in_full=0 "); got != 1 {
 			t.Errorf("%d summaries:\n%s", got, r.out)
 		}
 		r.end()

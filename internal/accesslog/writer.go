@@ -249,11 +249,7 @@ func (w *writer) pause() {
 		w.wroteLast = false
 		w.wait(gather, nil)
 	}
-	ready := w.log.ring.Ready()
-	if !w.failing.IsZero() {
-		ready = nil // it could not be written
-	}
-	w.wait(w.idle(time.Now()), ready)
+	w.wait(w.idle(time.Now()), w.log.ring.Ready())
 	if now := time.Now(); !w.shrinkAt.IsZero() && !now.Before(w.shrinkAt) {
 		w.shrinkAt = time.Time{}
 		if w.log.ring.Shrink() {

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -222,6 +224,58 @@ func TestAFullDiskAtTheEnd(t *testing.T) {
 			t.Errorf("dropped %d:\n%s", r.Dropped(), r.notes)
 		}
 	})
+}
+
+// TestADiskThatWorksAgainAtTheEnd is not left for want of waiting.
+func TestADiskThatWorksAgainAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, accesslog.Config{Sample: 1})
+		r.out.fail(syscall.ENOSPC, 10)
+		for id := range uint64(7) {
+			r.Record(well(id))
+		}
+		synctest.Wait()
+		r.out.fail(nil, 0)
+		if out := r.end(); strings.Count(out, "\n") != 7 || strings.Count(out, "time=") != 7 || r.Dropped() != 0 {
+			t.Errorf("wrote %q, dropped %d", out, r.Dropped())
+		}
+	})
+}
+
+// TestAnotherFileInsteadOfAFullDisk is written at once, whole lines only; what was
+// encoded for another format is lost and counted.
+func TestAnotherFileInsteadOfAFullDisk(t *testing.T) {
+	for _, format := range []accesslog.Format{accesslog.JSON, accesslog.Text} {
+		path := filepath.Join(t.TempDir(), "log")
+		synctest.Test(t, func(t *testing.T) {
+			r := start(t, accesslog.Config{Sample: 1, Format: accesslog.JSON})
+			first := len(`{"time":"2026-01-02T03:04:05Z","level":"INFO","msg":"request","id":0,"upstream":"openai","method":"GET","status":200,"outcome":"ok",` +
+				`"stream":false,"reused":false,"bytes_in":0,"bytes_out":0,"duration_ms":0}` + "\n")
+			r.out.fail(syscall.ENOSPC, first+20) // one line, and a piece of the next
+			for id := range uint64(70) {
+				r.Record(well(id))
+			}
+			synctest.Wait()
+			if err := r.Update(accesslog.Config{Sample: 1, Format: format, File: path}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := 69 // all but the first
+			if format == accesslog.JSON {
+				checkJSON(t, string(b))
+			} else {
+				want = 6 // those that were not encoded yet
+			}
+			if got := strings.Count(string(b), "\n"); got != want || r.Dropped() != uint64(69-want) {
+				t.Errorf("format %v: %d lines, dropped %d; want %d, %d", format, got, r.Dropped(), want, 69-want)
+			}
+			r.end()
+		})
+	}
 }
 
 // TestShortWritesAreErrors: a writer that breaks its contract loses nothing either.
