@@ -80,7 +80,7 @@ func summaries(t *testing.T, out string) []map[string]any {
 
 func TestSummaryQuantiles(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	for _, n := range []int{1, 2, 10, 999, 1000} {
+	for _, n := range []int{1, 2, 10, 16, 999, 1000} {
 		r := start(t, accesslog.Config{Format: accesslog.JSON, Summary: time.Hour})
 		all := make([]time.Duration, n)
 		for i := range all {
