@@ -132,6 +132,7 @@ func (p *parser) resolveUpstream(name string) (Upstream, bool) {
 		Pool: Pool{number(val("pool.warm").text), number(val("pool.max_connections").text), number(val("pool.max_h1_connections").text),
 			number(val("pool.max_streams").text), duration(val("pool.idle_timeout").text), duration(val("pool.queue_timeout").text)},
 		Timeouts: p.timeouts(name), Buffer: p.buffer(name), Retry: p.retry(name),
+		Resume:    val("resume").text == "true",
 		Heartbeat: Heartbeat{SSEComments: duration(val("heartbeat.sse_comments").text)},
 		Reattach:  Reattach{duration(val("reattach.wait").text), size(val("reattach.limit").text)},
 		TLS: TLS{

@@ -69,6 +69,7 @@ type Upstream struct {
 	Pool              Pool
 	Buffer            Buffer
 	Retry             Retry
+	Resume            bool
 	Reattach          Reattach
 	Heartbeat         Heartbeat
 	TLS               TLS

@@ -123,7 +123,7 @@ func (c *Config) Show() []byte {
 		ups[u.Name] = map[string]any{
 			"url": u.URL.String(), "dialect": u.Dialect, "congestion_control": u.CongestionControl, "qlog_dir": u.QlogDir, "protocols": u.Protocols, "headers": map[string]any{"set": headers},
 			"error_event": u.ErrorEvent, "priority": u.Priority, "pool": u.Pool.show(),
-			"timeouts": u.Timeouts.show(), "buffer": u.Buffer.show(), "retry": u.Retry.show(),
+			"timeouts": u.Timeouts.show(), "buffer": u.Buffer.show(), "retry": u.Retry.show(), "resume": u.Resume,
 			"heartbeat": map[string]any{"sse_comments": u.Heartbeat.SSEComments.String()},
 			"reattach":  map[string]any{"wait": u.Reattach.Wait.String(), "limit": u.Reattach.Limit.String()},
 			"tls": map[string]any{"ca_file": u.TLS.CAFile, "ca_only": u.TLS.CAOnly, "intermediates_file": u.TLS.IntermediatesFile,

@@ -32,15 +32,15 @@ type Metrics struct {
 	reg    *prometheus.Registry
 	labels labels
 
-	requests, interruptions, handshakes, verdicts, tokens, lookups, untrusted, pauses, retries *prometheus.CounterVec
-	malformed, refused, reloads                                                                *prometheus.CounterVec
-	acceptErrors, trailers                                                                     prometheus.Counter
-	duration, phase, ttft, perChunk, shaking                                                   *prometheus.HistogramVec
-	streams                                                                                    *prometheus.GaugeVec
-	appConns                                                                                   prometheus.Gauge
-	conns                                                                                      *connections
-	dropped                                                                                    atomic.Pointer[func() uint64]
-	used, limit                                                                                atomic.Pointer[func() int64] // of the memory budget
+	requests, interruptions, handshakes, verdicts, tokens, lookups, untrusted, pauses, retries, resumes *prometheus.CounterVec
+	malformed, refused, reloads                                                                         *prometheus.CounterVec
+	acceptErrors, trailers                                                                              prometheus.Counter
+	duration, phase, ttft, perChunk, shaking                                                            *prometheus.HistogramVec
+	streams                                                                                             *prometheus.GaugeVec
+	appConns                                                                                            prometheus.Gauge
+	conns                                                                                               *connections
+	dropped                                                                                             atomic.Pointer[func() uint64]
+	used, limit                                                                                         atomic.Pointer[func() int64] // of the memory budget
 
 	// mu guards known, and is held while series of upstreams are touched: a request
 	// that ends while its upstream vanishes must not bring the series back.
@@ -86,6 +86,7 @@ func New(cfg Config) *Metrics {
 	m.verdicts = counter("heartbeat_verdicts_total", "What became of silent connections.", "upstream", "verdict")
 	m.pauses = counter("buffer_pauses_total", "Times in which an app was so slow that its upstream had to wait.", "upstream")
 	m.retries = counter("retries_total", "What was decided about sending a request again, by what came of it.", "upstream", "reason", "decision")
+	m.resumes = counter("stream_resumes_total", "Streams that broke and could be continued at the upstream, by what came of it.", "upstream", "result")
 	m.lookups = counter("dns_lookups_total", "Lookups of names, by how they were answered.", "result")
 	m.tokens = counter("tokens_total", "Tokens as the upstreams report them.", "upstream", "direction")
 	m.malformed = counter("malformed_requests_total", "Requests refused as malformed.", "code")
@@ -166,6 +167,13 @@ func (m *Metrics) Retry(upstream, reason, decision string) {
 	m.retries.WithLabelValues(m.upstream(upstream, ""), m.labels.attempt.of(reason), m.labels.decision.of(decision)).Inc()
 }
 
+// Resume counts a stream that broke and that the upstream keeps.
+func (m *Metrics) Resume(upstream, result string) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	m.resumes.WithLabelValues(m.upstream(upstream, ""), m.labels.resumed.of(result)).Inc()
+}
+
 // Handler serves the page.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
@@ -184,7 +192,7 @@ func (m *Metrics) SetUpstreams(names []string) {
 		}
 		l := prometheus.Labels{"upstream": name}
 		for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.untrusted, m.pauses, m.retries,
+			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.untrusted, m.pauses, m.retries, m.resumes,
 		} {
 			v.DeletePartialMatch(l)
 		}

@@ -35,6 +35,7 @@ func touched() *Metrics {
 			m.Verdict(up, "thinking") // the labels are fixed, one shows the name
 			m.Untrusted(up, "expired", false)
 			m.Paused(up)
+			m.Resume(up, "resumed")
 			m.Retry(up, "unsent", "retried")
 			m.Retry(up, "try_later", "disabled")
 		}
@@ -134,7 +135,7 @@ func TestLabelValuesAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLabels()
-	for _, s := range []set{l.mode, l.protocol, l.outcome, l.cause, l.reason, l.malformed, l.distrust, l.attempt, l.decision} {
+	for _, s := range []set{l.mode, l.protocol, l.outcome, l.cause, l.reason, l.malformed, l.distrust, l.attempt, l.decision, l.resumed} {
 		for _, v := range slices.Sorted(maps.Keys(s)) {
 			if !bytes.Contains(doc, []byte("`"+v+"`")) {
 				t.Errorf("docs/metrics.md does not have %s", v)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/transport"
+	"github.com/warmwire/warmwire/transport/resume"
 	"github.com/warmwire/warmwire/transport/retry"
 )
 
@@ -23,7 +24,7 @@ type layers struct {
 // stack puts the layers on the way to u: a request passes them from the last line up.
 // Those of old are kept if they would come out the same, with what they have learned.
 func (s *Sidecar) stack(u config.Upstream, way *transport.Transport, old *built) (layers, error) {
-	made := fmt.Sprintf("%p %+v", way, u.Retry)
+	made := fmt.Sprintf("%p %+v %v", way, u.Retry, u.Resume)
 	if old != nil && old.layers.made == made {
 		return old.layers, nil
 	}
@@ -33,7 +34,13 @@ func (s *Sidecar) stack(u config.Upstream, way *transport.Transport, old *built)
 		return layers{}, err
 	}
 	l.first = l.retry
-	return l, nil
+	if u.Resume {
+		l.first, err = resume.New(l.first, resume.Config{
+			BaseDelay: time.Duration(u.Retry.BaseDelay), MaxDelay: time.Duration(u.Retry.MaxDelay),
+			OnResume: func(r resume.Result) { s.metrics.Resume(u.Name, string(r)) },
+		})
+	}
+	return l, err
 }
 
 // retryConfig says to the layer in its own way that something is off.
