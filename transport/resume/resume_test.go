@@ -438,13 +438,15 @@ func TestEndlessEvents(t *testing.T) {
 	if string(got) != all[:len(all)-10] || err != errCut || len(u.after) != 0 || !slices.Equal(r.all, []resume.Result{resume.TooLarge}) {
 		t.Errorf("got %d of %d bytes and %v, asked %d times, told %v", len(got), len(all)-10, err, len(u.after), r.all)
 	}
-	large := "data: {" + strings.Repeat(" ", resume.MaxEvent) // the first one
-	u = &upstream{events: []string{large, large}, cuts: []int{2 * len(large)}, end: errCut}
+	events = record("\n", true, true) // and now the first one
+	events[0] = strings.Replace(events[0], "{", "{"+strings.Repeat(" ", resume.MaxEvent+8192), 1)
+	all = strings.Join(events, "")
+	u = &upstream{events: events, cuts: []int{len(all) - 10}, end: errCut}
 	if resp, err = newTransport(t, u, quick(r)).RoundTrip(post(t)); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := readAll(resp.Body, 4096); string(got) != large+large || err != nil {
-		t.Errorf("got %d of %d bytes and %v", len(got), 2*len(large), err)
+	if got, err := readAll(resp.Body, 4096); string(got) != all[:len(all)-10] || err != errCut || len(u.after) != 0 {
+		t.Errorf("got %d of %d bytes and %v, asked %d times", len(got), len(all)-10, err, len(u.after))
 	}
 }
 
