@@ -301,6 +301,84 @@ func TestSpoolWithoutRoom(t *testing.T) {
 	})
 }
 
+// What is kept goes to the file before what is unread does, and comes back from it.
+func TestKeptBytesInTheFile(t *testing.T) {
+	s := newSpool(t, SpoolConfig{Memory: 64 * kib, File: 512 * kib, Keep: 200 * kib})
+	withFile(s)
+	r := mustReader(t, s, 0)
+	for range 50 {
+		mustWrite(t, s, 10*kib)
+		mustRead(t, r, 10*kib)
+	}
+	mustRead(t, mustReader(t, s, 300*kib), 200*kib)
+	mustWrite(t, s, 10*kib)
+	mustRead(t, mustReader(t, s, 310*kib), 200*kib)
+}
+
+// For an absent reader the writer waits; what is kept for it stays.
+func TestKeptBytesOutlastAnAbsentReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpool(t, SpoolConfig{Memory: 32 * kib, Keep: 32 * kib})
+		r := mustReader(t, s, 0)
+		mustWrite(t, s, 2*blockSize)
+		mustRead(t, r, 2*blockSize)
+		_ = r.Close()
+		var all sync.WaitGroup
+		all.Go(func() { mustWrite(t, s, 10*kib) })
+		time.Sleep(time.Minute)
+		if stats := s.Stats(); stats.Oldest != 0 || stats.Paused.IsZero() {
+			t.Errorf("stats %+v", stats)
+		}
+		mustRead(t, mustReader(t, s, 0), 2*blockSize+10*kib)
+		all.Wait()
+	})
+}
+
+// One chunk is too little to use a file with: each block would go there and back.
+func TestOneChunkUsesNoFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(t, Config{Limit: 32 * kib})
+		s := newSpool(t, SpoolConfig{Memory: 64 * kib, File: 1 << 20, Budget: b})
+		file := withFile(s)
+		b.Take(16 * kib)
+		var all sync.WaitGroup
+		all.Go(func() { mustWrite(t, s, 500*kib) })
+		synctest.Wait()
+		if stats := s.Stats(); file.writes > 0 || stats.Written != blockSize {
+			t.Errorf("%d writes to the file, %+v", file.writes, stats)
+		}
+		mustRead(t, mustReader(t, s, 0), 500*kib)
+		all.Wait()
+	})
+}
+
+// Bytes that a reader was handed are its own, whatever comes right after.
+func TestHandedOverBytesArrive(t *testing.T) {
+	for name, end := range map[string]func(*testing.T, *Spool){
+		"taken over": func(t *testing.T, s *Spool) { mustReader(t, s, 100) },
+		"closed":     func(_ *testing.T, s *Spool) { _ = s.Close() },
+		"finished":   func(_ *testing.T, s *Spool) { s.Finish(errors.New("cut")) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSpool(t, SpoolConfig{})
+			r := mustReader(t, s, 0)
+			var all sync.WaitGroup
+			all.Go(func() {
+				p := make([]byte, 200)
+				n, err := r.Read(p)
+				if n != 100 || err != nil {
+					t.Errorf("%s: read %d, %v", name, n, err)
+				}
+				wantPattern(t, p[:n], 0)
+			})
+			synctest.Wait()
+			mustWrite(t, s, 100)
+			end(t, s)
+			all.Wait()
+		})
+	}
+}
+
 // Under pressure a Spool takes no more than two chunks and uses its file.
 func TestSpoolUnderPressure(t *testing.T) {
 	b := newBudget(t, Config{Limit: 1000 * kib})

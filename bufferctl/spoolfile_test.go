@@ -45,6 +45,34 @@ func TestFileIsForNobodyElse(t *testing.T) {
 	}
 }
 
+func TestFileIsEmptiedOnlyWhileUnused(t *testing.T) {
+	f, err := newSpoolFile(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c chunk
+	if err := f.write(0, 0, &c); err != nil {
+		t.Fatal(err)
+	}
+	f.empty(func() bool { return false })
+	if err := f.read(0, 0, &c); err != nil {
+		t.Error(err)
+	}
+	f.empty(func() bool { return true })
+	if err := f.read(0, 0, &c); err == nil {
+		t.Error("an empty file holds a block")
+	}
+	if err := f.close(); err != nil {
+		t.Error(err)
+	}
+	if err := f.write(0, 0, &c); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("write after close: %v", err)
+	}
+	if err := f.close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A real file, written, read, emptied.
 func TestSpoolOnDisk(t *testing.T) {
 	dir := t.TempDir()
@@ -212,7 +240,7 @@ func (d *slowDisk) ReadAt(p []byte, off int64) (int, error) {
 
 // A disk that hangs holds up nobody but the one who waits for it.
 func TestDiskThatHangs(t *testing.T) {
-	for _, end := range []string{"read meanwhile", "closed meanwhile", "finished meanwhile"} {
+	for _, end := range []string{"read meanwhile", "read meanwhile and it fails", "skipped meanwhile", "closed meanwhile", "finished meanwhile"} {
 		t.Run("write, "+end, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBudget(t, Config{Limit: 1 << 20})
@@ -226,7 +254,7 @@ func TestDiskThatHangs(t *testing.T) {
 				start := time.Now()
 				all.Go(func() {
 					n, err := s.Write(p)
-					if want := map[bool]error{true: nil, false: ErrSpoolClosed}[end == "read meanwhile"]; err != want {
+					if want := map[bool]error{true: ErrSpoolClosed}[end == "closed meanwhile" || end == "finished meanwhile"]; err != want {
 						t.Errorf("wrote %d: %v, want %v", n, err, want)
 					}
 				})
@@ -235,9 +263,12 @@ func TestDiskThatHangs(t *testing.T) {
 					t.Errorf("stats %+v", s.Stats())
 				}
 				switch end {
-				case "read meanwhile": // what is in memory, then the block that is being written
+				case "read meanwhile", "read meanwhile and it fails": // what is in memory, then the block that is being written
 					mustRead(t, r, 2*blockSize)
 					all.Go(func() { mustRead(t, r, blockSize+100) })
+				case "skipped meanwhile":
+					skips := mustReader(t, s, 3*blockSize)
+					all.Go(func() { mustRead(t, skips, 100) })
 				case "closed meanwhile":
 					if err := s.Close(); err != nil {
 						t.Error(err)
@@ -246,6 +277,7 @@ func TestDiskThatHangs(t *testing.T) {
 					s.Finish(nil)
 				}
 				synctest.Wait()
+				disk.set(func(f *memoryFile) { f.full = end == "read meanwhile and it fails" })
 				close(disk.finish)
 				go func() {
 					for range disk.started { // more blocks

@@ -143,9 +143,6 @@ func (s *Spool) trimLocked() {
 	for len(s.blocks) > 0 && s.blocks[0].end() <= s.pos-s.keep {
 		s.dropLocked()
 	}
-	if s.loaded != nil && s.loaded.end() <= s.pos {
-		s.unloadLocked()
-	}
 }
 
 // dropLocked drops the oldest block.
