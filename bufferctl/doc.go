@@ -13,10 +13,13 @@
 // the Budget knows and beyond that in a bounded file that nobody else can read. It
 // takes a writer that outruns both as a pipe does: the writer waits.
 //
+// A [Ring] queues records for whoever writes the log; it is the one thing here that
+// drops something at its bound, and counts it.
+//
 // The package moves no bytes of its own accord: it starts no goroutine, knows
-// neither HTTP nor a connection, never logs and never drops a byte that was
-// written and not read. The budget is a count, no allocator: it holds what its
-// callers tell it and cannot see what they forget.
+// neither HTTP nor a connection, never logs and never drops a byte of a stream that
+// was not read. The budget is a count, no allocator: it holds what its callers tell
+// it and cannot see what they forget.
 //
 // A Budget and a Spool are safe for concurrent use, an Account is guarded by its
 // owner. A nil Budget is valid and has no bound.
