@@ -123,7 +123,7 @@ func TestFileIsUsedAgain(t *testing.T) {
 	file := withFile(s)
 	r := mustReader(t, s, 0)
 	mustWrite(t, s, 500*kib)
-	for range 200 {
+	for range 50 {
 		mustWrite(t, s, 100*kib)
 		mustRead(t, r, 100*kib)
 	}
