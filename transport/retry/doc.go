@@ -20,12 +20,12 @@
 // unknown name, or a full queue of Warmwire's own.
 //
 // Waits: what the answer asks for, in any of its forms (see [Asked]), plus a random
-// part of up to half of it; without such a hint a random part of an exponential
-// back-off, from nothing up ("full jitter"), which also is the least spread beside a
-// hint. An answer that asks for more than MaxDelay, or for more than is left of one
-// and a half MaxDelay for all waits of a call, is passed on. X-Should-Retry: false
-// forbids; true changes nothing: only a status that the operator named is tried
-// again.
+// part of up to half of it, or of half of BaseDelay where that is more: an upstream
+// that says when is believed, and calls still do not line up. Without such a hint a
+// random part of an exponential back-off, from nothing up ("full jitter"). An answer
+// that asks for more than MaxDelay, or for more than is left of one and a half MaxDelay
+// for all waits of a call, is passed on. X-Should-Retry: false forbids; true changes
+// nothing: only a status that the operator named is tried again.
 //
 // The budget is one for the layer and counts over the last ten seconds: attempts
 // beyond the first may be a share of the calls, or [Floor] where that is more. A

@@ -183,9 +183,10 @@ func (c *call) decide(o outcome, now time.Time) (Verdict, time.Duration) {
 	return Retried, wait
 }
 
-// delay draws the wait before the next attempt: what was asked, and a random part on
-// top; without a hint the random part alone. All waits of a call together stay within
-// one and a half MaxDelay, so that the app hears of a refusal that lasts.
+// delay draws the wait before the next attempt: what was asked and a random part on
+// top, just enough that calls do not line up; without a hint a random part of a
+// back-off that doubles. All waits of a call together stay within one and a half
+// MaxDelay, so that the app hears of a refusal that lasts.
 func (c *call) delay(o outcome) (time.Duration, bool) {
 	cfg := &c.t.cfg
 	left := cfg.MaxDelay + cfg.MaxDelay/2 - c.waited
@@ -193,7 +194,10 @@ func (c *call) delay(o outcome) (time.Duration, bool) {
 		return 0, false
 	}
 	spread := min(cfg.BaseDelay<<min(c.attempt-1, 16), cfg.MaxDelay)
-	spread = min(max(spread, o.asked/2), left-o.asked)
+	if o.hint {
+		spread = max(cfg.BaseDelay, o.asked) / 2
+	}
+	spread = min(spread, left-o.asked)
 	return o.asked + time.Duration(cfg.Rand()*float64(spread)), true
 }
 
