@@ -75,6 +75,14 @@ func (r *rack) runWarmwire(ctx context.Context, p *peer, address, upstreams stri
 }
 
 func startNginx(r *rack, ctx context.Context, p *peer, address string) error {
+	return r.runNginx(ctx, p, address, "proxy_buffering off;")
+}
+
+func startNginxBuffering(r *rack, ctx context.Context, p *peer, address string) error {
+	return r.runNginx(ctx, p, address, "proxy_buffering on; proxy_max_temp_file_size 64m;")
+}
+
+func (r *rack) runNginx(ctx context.Context, p *peer, address, buffering string) error {
 	binary, err := find("nginx")
 	if err != nil {
 		return err
@@ -90,12 +98,12 @@ http {
     listen %[3]s; keepalive_requests 1000000;
     location / {
       proxy_pass https://api; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host %[2]s;
-      proxy_buffering off; proxy_request_buffering off; proxy_ssl_session_reuse on;
+      %[5]s proxy_request_buffering off; proxy_ssl_session_reuse on;
       proxy_ssl_verify on; proxy_ssl_trusted_certificate %[4]s; proxy_ssl_name localhost; proxy_read_timeout 600s;
     }
   }
 }
-`, r.dir, r.upstream, address, r.ca))
+`, r.dir, r.upstream, address, r.ca, buffering))
 	if err != nil {
 		return err
 	}

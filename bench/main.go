@@ -49,6 +49,7 @@ type settings struct {
 	out      string        // Markdown file; "" = standard output only
 	json     string        // JSON file with the absolute figures; "" = none
 	only     string        // peers, comma-separated; "" = all
+	stalled  int           // readers that stop; 0 = another run
 }
 
 // longest bounds a whole run; one takes about ten minutes.
@@ -64,12 +65,17 @@ func main() {
 	flag.StringVar(&s.warmwire, "warmwire", "bin/warmwire", "the Warmwire `binary`")
 	flag.StringVar(&s.out, "out", "", "also write the report to this Markdown `file`")
 	flag.StringVar(&s.json, "json", "", "write every round's absolute figures to this `file`")
-	flag.StringVar(&s.only, "only", "", "comma-separated `peers` to run; the direct ones always do")
+	flag.StringVar(&s.only, "only", "", "comma-separated `peers` to run; the direct ones always do; of -stalled what the rows begin with")
+	flag.IntVar(&s.stalled, "stalled", 0, "instead: what so many `readers` that stop reading cost; docs/buffers.md has it with 100")
+	rounds := flag.Int("rounds", 0, "`rounds` of -stalled; 0 = as the run has them")
 	idle := flag.Int("idle", 0, "open idle `streams` of the memory step, up to 9900; 0 = as the run has them")
 	flag.Parse()
 	s.size(*short)
 	if *idle > 0 {
 		s.idle = min(*idle, 9900) // Warmwire's limits.connections is 10000
+	}
+	if *rounds > 0 {
+		s.memory = *rounds
 	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -79,7 +85,7 @@ func main() {
 	var err error
 	switch *role {
 	case "":
-		err = run(ctx, s)
+		err = s.run(ctx)
 	case "upstream":
 		err = runUpstream(ctx, *caFile)
 	case "stock":
@@ -90,6 +96,15 @@ func main() {
 	if err != nil {
 		log.Fatal("bench: ", err)
 	}
+}
+
+// run makes the comparison, or what was asked for instead.
+func (s settings) run(ctx context.Context) error {
+	switch {
+	case s.stalled > 0:
+		return runStalled(ctx, s)
+	}
+	return run(ctx, s)
 }
 
 func (s *settings) size(short bool) {

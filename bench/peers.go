@@ -97,6 +97,7 @@ type rack struct {
 	plain    string // host:port, the same without TLS
 	self     string // this binary
 	warmwire string // its binary
+	group    string // file that a process is written to before it becomes a peer; "" = none
 }
 
 func newRack(ctx context.Context, s settings) (*rack, func(), error) {
@@ -130,7 +131,7 @@ func newRack(ctx context.Context, s settings) (*rack, func(), error) {
 
 // spawn starts a role of this binary and returns the line that it prints.
 func (r *rack) spawn(ctx context.Context, args ...string) (*exec.Cmd, string, error) {
-	cmd := exec.CommandContext(ctx, r.self, args...)
+	cmd := r.command(ctx, r.self, args...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -147,9 +148,17 @@ func (r *rack) spawn(ctx context.Context, args ...string) (*exec.Cmd, string, er
 	return cmd, strings.TrimSpace(line), nil
 }
 
+// command is a command that runs in the rack's group from its first instruction on.
+func (r *rack) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	if r.group == "" {
+		return exec.CommandContext(ctx, name, args...)
+	}
+	return exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", `echo $$ >"$0" && exec "$@"`, r.group, name}, args...)...)
+}
+
 // run starts a command that listens on address and waits until it answers.
 func (r *rack) run(ctx context.Context, p *peer, address, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
+	cmd := r.command(ctx, name, args...)
 	logFile, err := os.Create(filepath.Join(r.dir, p.name+".log"))
 	if err != nil {
 		return err

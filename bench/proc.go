@@ -61,3 +61,18 @@ func rss(pid int) (int64, error) {
 	pages, err := strconv.ParseInt(string(fields[1]), 10, 64)
 	return pages * int64(os.Getpagesize()), err
 }
+
+// peak is the most memory that was resident at once (proc(5), VmHWM).
+func peak(pid int) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, after, ok := bytes.Cut(text, []byte("VmHWM:"))
+	if !ok {
+		return 0, fmt.Errorf("/proc/%d/status has no VmHWM", pid)
+	}
+	fields := bytes.Fields(after)
+	kib, err := strconv.ParseInt(string(fields[0]), 10, 64)
+	return kib << 10, err
+}

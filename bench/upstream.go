@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -33,7 +34,7 @@ const answerBytes = 20 << 20 // 20 MiB
 // An upstream is the API that is measured through, the same over TLS and plain:
 // POST /v1/call answers 1 KiB at once and POST /v1/stream?rate=N&for=D sends
 // stamped tokens; GET /v1/hold sends a head and then nothing, GET /v1/big 20 MiB
-// as fast as they are taken, and GET /v1/taken says how many bytes of those were
+// (or ?bytes=N) as fast as they are taken, and GET /v1/taken says how many bytes of those were
 // taken since it was last asked, and how many such answers are open.
 type upstream struct {
 	taken, open atomic.Int64
@@ -102,19 +103,52 @@ func (l narrow) Accept() (net.Conn, error) {
 	return c, err
 }
 
-func (u *upstream) serveBig(w http.ResponseWriter, _ *http.Request) {
+func (u *upstream) serveBig(w http.ResponseWriter, r *http.Request) {
 	u.open.Add(1)
 	defer u.open.Add(-1)
-	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Content-Length", strconv.Itoa(answerBytes))
-	piece := make([]byte, 16<<10)
-	for sent := 0; sent < answerBytes; sent += len(piece) {
-		n, err := w.Write(piece)
-		u.taken.Add(int64(n))
-		if err != nil {
+	size := answerBytes
+	if v := r.URL.Query().Get("bytes"); v != "" {
+		var err error
+		if size, err = strconv.Atoi(v); err != nil || size < 0 {
+			http.Error(w, "bytes", http.StatusBadRequest)
 			return
 		}
 	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.Itoa(size))
+	_ = writeBig(counted{w, &u.taken}, size)
+}
+
+// counted adds up what was written.
+type counted struct {
+	io.Writer
+	n *atomic.Int64
+}
+
+func (c counted) Write(p []byte) (int, error) {
+	n, err := c.Writer.Write(p)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// bigPiece is what large answers are made of, over and over: a prime number of bytes,
+// so that none which is lost, doubled or moved by a power of two goes unseen.
+var bigPiece = func() []byte {
+	p := make([]byte, 16381)
+	_, _ = mathrand.NewChaCha8([32]byte{}).Read(p) // it never fails
+	return p
+}()
+
+// writeBig writes n bytes.
+func writeBig(w io.Writer, n int) error {
+	for n > 0 {
+		m, err := w.Write(bigPiece[:min(n, len(bigPiece))])
+		if err != nil {
+			return err
+		}
+		n -= m
+	}
+	return nil
 }
 
 // serveTokens writes events of 120 bytes, each with the time at which it was
