@@ -37,6 +37,11 @@
 // never waited for twice: what it sends while an abandoned attempt still reads goes
 // to the next one.
 //
+// Hedges: the percentile is learned over all calls of the layer that were answered well,
+// short answers and long ones alike, and the first hundred only teach. A hedge is begun
+// at most once a call, beside a body that is kept whole, and not after an interim
+// answer; the loser is cancelled at once. A refusal does not win.
+//
 // The final answer is the server's own, untouched. After an attempt that may have
 // been processed, every later failure says that the request was sent.
 //

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -114,6 +115,28 @@ func TestTheLastAnswerIsTheServersOwn(t *testing.T) {
 			t.Errorf("decided %v, want %v", d.verdicts(), want)
 		}
 	})
+}
+
+// Once there is a head with a status that nobody named, what follows is the app's: an
+// event of an error passes, and a break shows, however early it comes.
+func TestNothingIsTriedAgainAfterTheHead(t *testing.T) {
+	for name, want := range map[string]string{"cut at once": "", "cut after an event": "data: 1\n\n", "error event": "event: error\ndata: {}\n\n"} {
+		t.Run(name, func(t *testing.T) {
+			d := &decisions{}
+			s := &script{steps: []func() (*http.Response, error){func() (*http.Response, error) {
+				resp := answer(200, "")
+				resp.Body = io.NopCloser(io.MultiReader(strings.NewReader(want), iotest.ErrReader(errCut)))
+				return resp, nil
+			}, answers(200, "again")}}
+			resp, err := newTransport(t, s, all(d)).RoundTrip(post("x"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := io.ReadAll(resp.Body); string(got) != want || !errors.Is(err, errCut) || len(s.at) != 1 || len(d.verdicts()) != 0 {
+				t.Errorf("got %q, %v after %d attempts, decided %v; want %q and the break of the only one", got, err, len(s.at), d.verdicts(), want)
+			}
+		})
+	}
 }
 
 // An answer that is thrown away is read to its end, so that its connection can serve
