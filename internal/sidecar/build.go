@@ -35,6 +35,7 @@ import (
 type built struct {
 	made      string
 	transport *transport.Transport
+	cert      *trust.ClientCert // nil = none
 	layers    layers
 }
 
@@ -136,7 +137,7 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 		made += fmt.Sprintf(" %x", sha256.Sum256(f))
 	}
 	if old != nil && old.made == made {
-		return &built{made: made, transport: old.transport}, nil // its layers may be others
+		return &built{made: made, transport: old.transport, cert: old.cert}, nil // its layers may be others
 	}
 	tc := transport.Config{
 		Protocols: u.Protocols, TLSHandshake: time.Duration(limits.TLSHandshake), RequestWrite: time.Duration(limits.RequestWrite),
@@ -179,7 +180,7 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 	if err != nil {
 		return nil, err
 	}
-	return &built{made: made, transport: tr}, nil
+	return &built{made: made, transport: tr, cert: tc.ClientCert}, nil
 }
 
 // lookedUp returns the host of addr if it is a name that this process looks up.

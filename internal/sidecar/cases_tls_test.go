@@ -25,6 +25,7 @@ import (
 
 	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/internal/sidecar"
+	"github.com/warmwire/warmwire/internal/testenv"
 )
 
 // secureUpstream is an HTTPS server and the file with its certificate.
@@ -211,4 +212,26 @@ func anotherCA(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// TestAReplacedCertificateThatIsRefusedIsShown breaks the file of a client certificate:
+// the one in use stays, and status says why the new one is not.
+func TestAReplacedCertificateThatIsRefusedIsShown(t *testing.T) {
+	cert, key := testenv.Certificate(t, t.TempDir(), "app")
+	r := start(t, "127.0.0.1:1", fmt.Sprintf("upstreams:\n  up: {url: 'https://127.0.0.1:1', tls: {client_cert: %q, client_key: %q}}\n", cert, key))
+	if page := r.get("/v1/status"); !strings.Contains(page, `"client_cert": {`) || strings.Contains(page, `"error"`) {
+		t.Fatalf("status at first: %s", page)
+	}
+	if err := os.WriteFile(cert, []byte("half a certif"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(patience + 5*time.Second); ; {
+		page := r.get("/v1/status")
+		if strings.Contains(page, `"error": "client certificate`) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("status does not tell: %s", page)
+		}
+	}
 }

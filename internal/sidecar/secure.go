@@ -89,6 +89,7 @@ func (s *Sidecar) loadSessions(cfg *config.Config) error {
 // keepSessions writes them now and then and at the end, and fetches new ones for
 // origins that are kept ready.
 func (s *Sidecar) keepSessions(ctx context.Context) {
+	refused := make(map[string]string) // upstreams, with why their certificate on disk is not in use
 	save, look, recheck := time.NewTicker(sessionsSaved), time.NewTicker(ticketsLooked), time.NewTicker(trustLooked)
 	defer save.Stop()
 	defer recheck.Stop()
@@ -101,13 +102,27 @@ func (s *Sidecar) keepSessions(ctx context.Context) {
 		case <-save.C:
 			s.saveSessions((*tlspool.Store).SaveSpare)
 		case <-recheck.C:
-			for _, b := range s.shown.Load().upstreams {
+			for name, b := range s.shown.Load().upstreams {
 				b.transport.Recheck()
+				s.tellRefused(refused, name, b.cert)
 			}
 		case now := <-look.C:
 			s.refreshSessions(ctx, now)
 		}
 	}
+}
+
+// tellRefused logs once why a client certificate that was replaced is not in use.
+func (s *Sidecar) tellRefused(told map[string]string, name string, cert *trust.ClientCert) {
+	text := ""
+	if cert != nil && cert.Err() != nil {
+		text = cert.Err().Error()
+	}
+	if text != "" && text != told[name] {
+		s.log.Warn("tls: the client certificate on disk is not in use, the one before it is", "upstream", name, "error", text,
+			"expires", cert.NotAfter().UTC().Format(time.RFC3339))
+	}
+	told[name] = text
 }
 
 func (s *Sidecar) saveSessions(save func(*tlspool.Store, tlspool.File) error) {

@@ -58,7 +58,27 @@ type upstreamStatus struct {
 	Protocols []string `json:"protocols"`
 	Injects   bool     `json:"injects_headers"`
 
+	ClientCert *certStatus `json:"client_cert,omitempty"`
+
 	Origins map[string]originStatus `json:"origins,omitempty"` // by scheme://host:port, once used or kept ready
+}
+
+// A certStatus is our certificate for an upstream.
+type certStatus struct {
+	Expires time.Time `json:"expires"`
+	Error   string    `json:"error,omitempty"` // why the files as they are now are not in use
+}
+
+func (s *Sidecar) certOf(name string) *certStatus {
+	b := s.shown.Load().upstreams[name]
+	if b == nil || b.cert == nil {
+		return nil
+	}
+	st := &certStatus{Expires: b.cert.NotAfter().UTC()}
+	if err := b.cert.Err(); err != nil {
+		st.Error = err.Error()
+	}
+	return st
 }
 
 // An originStatus is the pool of connections to one origin.
@@ -113,7 +133,7 @@ func (s *Sidecar) status() status {
 		st.Listen = append(st.Listen, ln.Addr().String())
 	}
 	for _, u := range s.shown.Load().Upstreams {
-		st.Upstreams = append(st.Upstreams, upstreamStatus{u.Name, u.URL.String(), u.Dialect, u.Protocols, len(u.Headers) > 0, s.originsOf(u.Name)})
+		st.Upstreams = append(st.Upstreams, upstreamStatus{u.Name, u.URL.String(), u.Dialect, u.Protocols, len(u.Headers) > 0, s.certOf(u.Name), s.originsOf(u.Name)})
 	}
 	return st
 }
