@@ -50,6 +50,13 @@ type settings struct {
 	json     string        // JSON file with the absolute figures; "" = none
 	only     string        // peers, comma-separated; "" = all
 	stalled  int           // readers that stop; 0 = another run
+
+	retries   bool          // the study's retry experiment instead
+	callRate  int           // its calls a second
+	callFor   time.Duration // of each of its rows, and round
+	outageFor time.Duration
+
+	twice int // faulted calls instead; 0 = another run
 }
 
 // longest bounds a whole run; one takes about ten minutes.
@@ -67,7 +74,9 @@ func main() {
 	flag.StringVar(&s.json, "json", "", "write every round's absolute figures to this `file`")
 	flag.StringVar(&s.only, "only", "", "comma-separated `peers` to run; the direct ones always do; of -stalled what the rows begin with")
 	flag.IntVar(&s.stalled, "stalled", 0, "instead: what so many `readers` that stop reading cost; docs/buffers.md has it with 100")
-	rounds := flag.Int("rounds", 0, "`rounds` of -stalled; 0 = as the run has them")
+	flag.BoolVar(&s.retries, "retries", false, "instead: who tries again after errors, and what that costs; docs/retries.md has it")
+	flag.IntVar(&s.twice, "twice", 0, "instead: so many `calls` to an upstream that fails in every way, and which it executed twice; docs/retries.md has it with 100000")
+	rounds := flag.Int("rounds", 0, "`rounds` of -stalled and -retries; 0 = as the run has them")
 	idle := flag.Int("idle", 0, "open idle `streams` of the memory step, up to 9900; 0 = as the run has them")
 	flag.Parse()
 	s.size(*short)
@@ -103,6 +112,10 @@ func (s settings) run(ctx context.Context) error {
 	switch {
 	case s.stalled > 0:
 		return runStalled(ctx, s)
+	case s.retries:
+		return runRetries(ctx, s)
+	case s.twice > 0:
+		return runTwice(ctx, s)
 	}
 	return run(ctx, s)
 }
@@ -112,7 +125,9 @@ func (s *settings) size(short bool) {
 	s.calls, s.loop = 300, time.Second
 	s.streams, s.rate, s.tokens = 100, 50, 1500*time.Millisecond
 	s.idle, s.slow, s.slowFor = 1000, 20, 3*time.Second
+	s.callRate, s.callFor, s.outageFor = 1000, 10*time.Second, time.Minute
 	if short {
+		s.callRate, s.callFor, s.outageFor = 100, 500*time.Millisecond, time.Second
 		s.rounds, s.memory = 2, 1
 		s.calls, s.loop = 30, 150*time.Millisecond
 		s.streams, s.tokens = 10, 200*time.Millisecond

@@ -65,6 +65,9 @@ func runUpstream(ctx context.Context, caFile string) error {
 	mux.HandleFunc("GET /v1/taken", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintf(w, "%d %d", u.taken.Swap(0), u.open.Load())
 	})
+	f := &flaky{rows: make(map[string]*tally)}
+	mux.Handle("POST /v1/flaky", f)
+	mux.HandleFunc("GET /v1/tally", f.serveTally)
 	secure, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
