@@ -44,6 +44,21 @@ func healthCommand(path *string) *cobra.Command {
 
 // askHealth asks the admin listener at address, which may be unix:/path.
 func askHealth(ctx context.Context, address, endpoint string) error {
+	status, text, err := askAdmin(ctx, address, http.MethodGet, endpoint, "")
+	if err != nil {
+		return fmt.Errorf("health: %w", err)
+	}
+	if status != http.StatusOK {
+		return fmt.Errorf("health: %d %s: %s", status, http.StatusText(status), strings.TrimSpace(string(text)))
+	}
+	return nil
+}
+
+// maxAdminAnswer is far above what the admin listener says.
+const maxAdminAnswer = 4 << 20
+
+// askAdmin makes a call to the admin listener at address, which may be unix:/path.
+func askAdmin(ctx context.Context, address, method, target, token string) (status int, body []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
 	client := &http.Client{Transport: &http.Transport{
@@ -56,23 +71,26 @@ func askHealth(ctx context.Context, address, endpoint string) error {
 			return d.DialContext(ctx, "tcp", dialable(address))
 		},
 	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+endpoint, nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://localhost"+target, nil)
 	if err != nil {
-		return fmt.Errorf("health: %w", err)
+		return 0, nil, err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	if method == http.MethodPost {
+		req.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("health: %w; is `warmwire run` running with this configuration?", err)
+		return 0, nil, fmt.Errorf("%w; is `warmwire run` running with this configuration?", err)
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+	body, err = io.ReadAll(io.LimitReader(resp.Body, maxAdminAnswer))
 	if err != nil {
-		return fmt.Errorf("health: read the answer: %w", err)
+		return 0, nil, fmt.Errorf("read the answer: %w", err)
 	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("health: %s: %s", resp.Status, strings.TrimSpace(string(text)))
-	}
-	return nil
+	return resp.StatusCode, body, nil
 }
 
 // dialable replaces the unspecified address, which one can listen on but should

@@ -27,8 +27,10 @@ func runCommand(path *string) *cobra.Command {
 			hup := make(chan os.Signal, 1)
 			signal.Notify(hup, syscall.SIGHUP)
 			defer signal.Stop(hup)
-			load := func() (*config.Config, []string, error) { return loadConfig(*path) }
-			cfg, warnings, err := load()
+			load := func(tuned map[string]string) (*config.Config, []string, error) {
+				return config.LoadTuned(configPath(*path), os.LookupEnv, tuned)
+			}
+			cfg, warnings, err := load(nil)
 			if err != nil {
 				return err
 			}
@@ -63,11 +65,16 @@ func serve(ctx context.Context, s *sidecar.Sidecar, hup <-chan os.Signal) error 
 // loadConfig reads the configuration that applies: -c, the environment, the
 // usual places, or the built-in default.
 func loadConfig(flag string) (*config.Config, []string, error) {
+	return config.Load(configPath(flag), os.LookupEnv)
+}
+
+// configPath is the file that applies, "" for none.
+func configPath(flag string) string {
 	path, ok := config.Find(flag, os.LookupEnv, fileExists)
 	if !ok {
-		path = ""
+		return ""
 	}
-	return config.Load(path, os.LookupEnv)
+	return path
 }
 
 func fileExists(path string) bool {

@@ -40,6 +40,9 @@ type Config struct {
 	Status  func() any   // marshalled as JSON
 	Streams func() any   // what runs, marshalled as JSON
 	Reload  func() error // may take its time; the error is shown to the caller; nil = there is nothing to reload (501)
+	// Tune changes settings while the process runs, "" = back to the file's; the error is
+	// shown to the caller; nil = it cannot (501).
+	Tune func(changes map[string]string) error
 	// FlushDNS forgets what DNS said of a name; "" = of all; nil = 501.
 	FlushDNS func(name string)
 	// FlushTLS forgets the TLS sessions with a server, "" = with all, and returns how
@@ -82,6 +85,7 @@ func New(cfg Config) (*Admin, error) {
 		"/v1/streams":   {http.MethodGet, false, a.streams},
 		"/v1/dns/flush": {http.MethodPost, false, a.flushDNS},
 		"/v1/tls/flush": {http.MethodPost, false, a.flushTLS},
+		"/v1/tune":      {http.MethodPost, false, a.tune},
 		"/v1/reload":    {http.MethodPost, false, a.reload},
 		"/v1/quit":      {http.MethodPost, false, a.quit},
 	}

@@ -223,7 +223,7 @@ func TestMethods(t *testing.T) {
 	r := newRig(t, nil)
 	for path, allow := range map[string]string{
 		"/": "GET, HEAD", "/healthz": "GET, HEAD", "/readyz": "GET, HEAD", "/metrics": "GET, HEAD", "/v1/status": "GET, HEAD", "/v1/streams": "GET, HEAD",
-		"/v1/reload": "POST", "/v1/quit": "POST",
+		"/v1/reload": "POST", "/v1/tune": "POST", "/v1/quit": "POST",
 	} {
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "FOO"} {
 			if strings.Contains(allow, method) {

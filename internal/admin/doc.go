@@ -10,6 +10,7 @@
 //	GET  /v1/status   JSON
 //	GET  /v1/streams  JSON: what runs, and how far behind its app is
 //	POST /v1/reload   read the configuration again
+//	POST /v1/tune     ?KEY=VALUE: change settings until the next start
 //	POST /v1/quit     drain and exit; for a Kubernetes Job whose sidecar is an
 //	                  ordinary container, which would otherwise never complete
 //

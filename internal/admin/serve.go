@@ -2,7 +2,11 @@
 
 package admin
 
-import "net/http"
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+)
 
 const indexText = `Warmwire admin listener
 
@@ -14,6 +18,7 @@ GET  /v1/streams  JSON: what runs, and how far behind its app is
 POST /v1/dns/flush   forget what DNS said of ?name=HOST, or of all names
 POST /v1/tls/flush   forget the TLS sessions with ?name=HOST, or with all
 POST /v1/reload   read the configuration again
+POST /v1/tune     ?KEY=VALUE: change settings until the next start
 POST /v1/quit     drain and exit
 
 POST needs Authorization: Bearer with the token in admin.token_file. It takes no
@@ -78,6 +83,31 @@ func (a *Admin) flushTLS(w http.ResponseWriter, r *http.Request) {
 	}
 	name := r.URL.Query().Get("name")
 	writeJSON(w, http.StatusOK, map[string]any{"status": "flushed", "name": name, "sessions": a.cfg.FlushTLS(name)})
+}
+
+// tune takes keys and values from the query, as calls have no body.
+func (a *Admin) tune(w http.ResponseWriter, r *http.Request) {
+	if a.cfg.Tune == nil {
+		(&refusal{http.StatusNotImplemented, "not_tunable", "this Warmwire was started without a configuration to read again"}).write(w)
+		return
+	}
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	changes := make(map[string]string, len(query))
+	for key, values := range query {
+		if len(values) != 1 {
+			err = fmt.Errorf("%s stands twice", key)
+		}
+		changes[key] = values[0]
+	}
+	if err != nil || len(changes) == 0 {
+		(&refusal{http.StatusBadRequest, "bad_query", "write POST /v1/tune?KEY=VALUE, such as upstreams.openai.retry.budget=0.1; an empty value takes the file's back"}).write(w)
+		return
+	}
+	if err := a.cfg.Tune(changes); err != nil {
+		(&refusal{http.StatusUnprocessableEntity, "tune_failed", err.Error()}).write(w)
+		return
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"status": "tuned", "changes": changes})
 }
 
 // quit sends its answer before the drain begins, because the drain may be over

@@ -48,9 +48,13 @@ func Find(flag string, getenv Env, exists func(string) bool) (string, bool) {
 
 // Load reads the file at path, or the built-in default if path is empty. Warnings
 // name settings that work but hardly do what is wanted.
-func Load(path string, getenv Env) (*Config, []string, error) {
+func Load(path string, getenv Env) (*Config, []string, error) { return LoadTuned(path, getenv, nil) }
+
+// LoadTuned is Load with values over those of the file, by their full dotted paths, for
+// keys that may be changed while Warmwire runs.
+func LoadTuned(path string, getenv Env, tuned map[string]string) (*Config, []string, error) {
 	if path == "" {
-		return Parse("default", nil, getenv)
+		return parse("default", nil, getenv, tuned)
 	}
 	info, err := os.Stat(path)
 	if err != nil {
@@ -68,7 +72,7 @@ func Load(path string, getenv Env) (*Config, []string, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	return Parse(path, data, getenv)
+	return parse(path, data, getenv, tuned)
 }
 
 // A problem is one thing that is wrong, and where.
@@ -98,8 +102,13 @@ type value struct {
 
 // Parse reads data; name stands for it in messages.
 func Parse(name string, data []byte, getenv Env) (*Config, []string, error) {
+	return parse(name, data, getenv, nil)
+}
+
+func parse(name string, data []byte, getenv Env, tuned map[string]string) (*Config, []string, error) {
 	p := &parser{name: name, getenv: getenv, said: make(map[problem]bool), values: make(map[string]value)}
 	p.read(data)
+	p.tune(tuned)
 	if len(p.problems) > 0 {
 		return nil, nil, p.failure()
 	}

@@ -285,7 +285,9 @@ func (s *Sidecar) Reload() error {
 	if s.opt.Load == nil {
 		return fmt.Errorf("this Warmwire was started without a configuration file to read again")
 	}
-	err := s.reload()
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	err := s.reloadLocked(s.tuned)
 	if err != nil {
 		s.updateAccess(s.shown.Load().Config) // whoever rotates logs does not know of the file's fault
 	}
@@ -293,10 +295,27 @@ func (s *Sidecar) Reload() error {
 	return err
 }
 
-func (s *Sidecar) reload() error {
+// Tune changes settings of the running process, by their full dotted paths and as they
+// would be written in the file; "" takes the file's value back. All are changed or none.
+// Open connections and streams follow where they can, the rest applies to what comes next.
+func (s *Sidecar) Tune(changes map[string]string) error {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
-	cfg, warnings, err := s.opt.Load()
+	tuned := make(map[string]string, len(s.tuned)+len(changes))
+	maps.Copy(tuned, s.tuned)
+	for path, text := range changes {
+		if text == "" {
+			delete(tuned, path)
+		} else {
+			tuned[path] = text
+		}
+	}
+	return s.reloadLocked(tuned)
+}
+
+// reloadLocked builds everything anew from the file and the values over it.
+func (s *Sidecar) reloadLocked(tuned map[string]string) error {
+	cfg, warnings, err := s.opt.Load(tuned)
 	if err != nil {
 		return err
 	}
@@ -317,17 +336,17 @@ func (s *Sidecar) reload() error {
 	for _, w := range append(warnings, fixedUntilRestart(s.cfg, cfg)...) {
 		s.log.Warn("configuration", "warning", w)
 	}
-	s.cfg, s.upstreams = cfg, ups
+	s.cfg, s.upstreams, s.tuned = cfg, ups, tuned
 	s.names.Keep(KeptNames(cfg))
 	if err := keepWarm(cfg, ups); err != nil {
 		s.log.Warn("configuration", "warning", err.Error())
 	}
-	s.shown.Store(&shown{cfg, ups})
+	s.shown.Store(&shown{cfg, ups, tuned})
 	s.setLogLevel(cfg)
 	s.memory.SetLimit(memoryLimit(cfg))
 	s.limitHeap(cfg)
 	s.updateAccess(cfg)
-	s.log.Info("configuration reloaded", "upstreams", len(cfg.Upstreams))
+	s.log.Info("configuration reloaded", "upstreams", len(cfg.Upstreams), "tuned", len(tuned))
 	return nil
 }
 

@@ -142,7 +142,7 @@ func (s *Sidecar) buildAdmin(cfg *config.Config) error {
 		},
 	}
 	if s.opt.Load != nil {
-		ac.Reload = s.Reload
+		ac.Reload, ac.Tune = s.Reload, s.Tune
 	}
 	if cfg.Admin.TokenFile != "none" {
 		token, err := admin.LoadOrCreateToken(cfg.Admin.TokenFile)

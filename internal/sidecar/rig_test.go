@@ -68,8 +68,10 @@ func startIn(t testing.TB, state, upstream, more string) *rig {
 	t.Helper()
 	r := &rig{t: t, log: new(syncBuffer), file: t.TempDir() + "/warmwire.yaml", state: state, done: make(chan error, 1)}
 	r.write(upstream, more)
-	load := func() (*config.Config, []string, error) { return config.Load(r.file, os.LookupEnv) }
-	cfg, _, err := load()
+	load := func(tuned map[string]string) (*config.Config, []string, error) {
+		return config.LoadTuned(r.file, os.LookupEnv, tuned)
+	}
+	cfg, _, err := load(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,8 +31,9 @@ type Options struct {
 	Version string
 	LogTo   io.Writer // nil = discarded
 	Quiet   bool      // only warnings and errors, whatever log.level says
-	// Load reads the configuration again for Reload; nil: it cannot be reloaded.
-	Load func() (*config.Config, []string, error)
+	// Load reads the configuration again, with values over those of the file (see
+	// [config.LoadTuned]); nil: it can be neither reloaded nor tuned.
+	Load func(tuned map[string]string) (*config.Config, []string, error)
 }
 
 // A Sidecar is one running Warmwire.
@@ -67,6 +68,7 @@ type Sidecar struct {
 	reloading sync.Mutex // held by Reload; guards the fields below
 	cfg       *config.Config
 	upstreams map[string]*built // by name
+	tuned     map[string]string // values over those of the file; never changed in place
 
 	shown atomic.Pointer[shown]     // what status shows
 	quic  atomic.Pointer[quicState] // nil while no upstream may use HTTP/3
@@ -76,6 +78,7 @@ type Sidecar struct {
 type shown struct {
 	*config.Config
 	upstreams map[string]*built
+	tuned     map[string]string
 }
 
 // New builds everything and binds the listeners; nothing runs yet.
@@ -139,7 +142,7 @@ func (s *Sidecar) build(cfg *config.Config) error {
 		return err
 	}
 	s.cfg, s.upstreams = cfg, ups
-	s.shown.Store(&shown{cfg, ups})
+	s.shown.Store(&shown{cfg, ups, s.tuned})
 	s.metrics.SetUpstreams(names(cfg))
 	s.names.Keep(KeptNames(cfg))
 	return s.buildAdmin(cfg)

@@ -30,8 +30,11 @@ type status struct {
 	Running   int              `json:"running"` // requests, tunnels and WebSockets
 	Upstreams []upstreamStatus `json:"upstreams"`
 	Memory    memoryStatus     `json:"memory"`
-	DNS       dnsStatus        `json:"dns"`
-	TLS       tlsStatus        `json:"tls"`
+
+	Tuned map[string]string `json:"tuned,omitempty"` // values over those of the file
+
+	DNS dnsStatus `json:"dns"`
+	TLS tlsStatus `json:"tls"`
 }
 
 // A memoryStatus is limits.memory in use.
@@ -127,7 +130,7 @@ func span(d time.Duration) string {
 func (s *Sidecar) status() status {
 	st := status{
 		Version: s.opt.Version, Go: runtime.Version(), Started: s.started.UTC(), Uptime: time.Since(s.started).Round(time.Second).String(),
-		Ready: !s.draining.Load(), Draining: s.draining.Load(), Running: s.ingress.Running(), Memory: s.memoryStatus(), DNS: s.dnsStatus(), TLS: s.tlsStatus(),
+		Ready: !s.draining.Load(), Draining: s.draining.Load(), Running: s.ingress.Running(), Memory: s.memoryStatus(), Tuned: s.shown.Load().tuned, DNS: s.dnsStatus(), TLS: s.tlsStatus(),
 	}
 	for _, ln := range s.listeners {
 		st.Listen = append(st.Listen, ln.Addr().String())

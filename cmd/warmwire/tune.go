@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/warmwire/warmwire/internal/config"
+)
+
+func tuneCommand(path *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "tune [KEY=VALUE | KEY=]...",
+		Short: "Change settings of the running Warmwire until it ends; without arguments, show what is changed",
+		Example: "  warmwire tune upstreams.openai.buffer.stall_timeout=10m defaults.retry.budget=0.1\n" +
+			"  warmwire tune 'upstreams.openai.retry.statuses=[429, 503]'\n" +
+			"  warmwire tune log.level=debug\n" +
+			"  warmwire tune log.level=          # back to the file's",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, _, err := loadConfig(*path)
+			if err != nil {
+				return err
+			}
+			if !cfg.Admin.Enabled() {
+				return fmt.Errorf("tune: admin.address is off, so there is nobody to tell")
+			}
+			if len(args) == 0 {
+				return showTuned(cmd.Context(), cmd.OutOrStdout(), cfg)
+			}
+			changes := make(url.Values)
+			for _, arg := range args {
+				key, value, ok := strings.Cut(arg, "=")
+				if !ok || key == "" || changes.Has(key) {
+					return fmt.Errorf("%w: tune: %q is no KEY=VALUE, or stands twice; KEY= takes the file's value back", errUsage, arg)
+				}
+				changes.Set(key, value)
+			}
+			return tune(cmd.Context(), cmd.OutOrStdout(), cfg, changes)
+		},
+	}
+}
+
+// tune sends changes to the running process.
+func tune(ctx context.Context, out io.Writer, cfg *config.Config, changes url.Values) error {
+	token, err := adminToken(cfg)
+	if err != nil {
+		return fmt.Errorf("tune: %w", err)
+	}
+	status, body, err := askAdmin(ctx, cfg.Admin.Address, http.MethodPost, "/v1/tune?"+changes.Encode(), token)
+	if err != nil {
+		return fmt.Errorf("tune: %w", err)
+	}
+	if status != http.StatusOK {
+		var refusal struct{ Error struct{ Message string } }
+		if json.Unmarshal(body, &refusal) == nil && refusal.Error.Message != "" {
+			body = []byte(refusal.Error.Message)
+		}
+		return fmt.Errorf("tune: refused, nothing has changed: %s", strings.TrimSpace(string(body)))
+	}
+	for _, key := range slices.Sorted(maps.Keys(changes)) {
+		value := changes.Get(key)
+		if value == "" {
+			value = "as in the file"
+		}
+		if _, err := fmt.Fprintf(out, "%s: %s\n", key, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// showTuned prints what is not as in the file.
+func showTuned(ctx context.Context, out io.Writer, cfg *config.Config) error {
+	status, body, err := askAdmin(ctx, cfg.Admin.Address, http.MethodGet, "/v1/status", "")
+	if err != nil {
+		return fmt.Errorf("tune: %w", err)
+	}
+	var st struct{ Tuned map[string]string }
+	if err := json.Unmarshal(body, &st); status != http.StatusOK || err != nil {
+		return fmt.Errorf("tune: the admin listener answers %d: %s", status, strings.TrimSpace(string(body)))
+	}
+	if len(st.Tuned) == 0 {
+		_, err = fmt.Fprintln(out, "everything is as in the file")
+		return err
+	}
+	for _, key := range slices.Sorted(maps.Keys(st.Tuned)) {
+		if _, err := fmt.Fprintf(out, "%s: %s\n", key, st.Tuned[key]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adminToken is what calls need that change something; "" on a Unix socket, which
+// knows who asks.
+func adminToken(cfg *config.Config) (string, error) {
+	if strings.HasPrefix(cfg.Admin.Address, "unix:") {
+		return "", nil
+	}
+	if cfg.Admin.TokenFile == "none" {
+		return "", fmt.Errorf("admin.token_file is none: such calls are refused")
+	}
+	token, err := os.ReadFile(cfg.Admin.TokenFile)
+	if err != nil {
+		return "", fmt.Errorf("admin.token_file: %w", err)
+	}
+	return strings.TrimSpace(string(token)), nil
+}
