@@ -32,6 +32,7 @@ type Log struct {
 	// For the writer, which looks at them when it is poked.
 	poke    chan struct{}          // holds one token
 	next    atomic.Pointer[output] // to go on with; nil: as before
+	current atomic.Pointer[output] // the writer's, so that a write which hangs can be broken off
 	summary atomic.Int64           // nanoseconds between summaries
 	closed  atomic.Bool            // Run is ending: the ring takes nothing more
 }
@@ -70,6 +71,9 @@ func (l *Log) Update(cfg Config) error {
 	l.policy.Store(newPolicy(cfg))
 	l.summary.Store(int64(cfg.Summary))
 	l.next.Swap(out).close() // one that the writer has not come to
+	if now := l.current.Load(); now != nil && !now.sameFile(out) {
+		now.interrupt() // a pipe that is not read must not keep the log from going elsewhere
+	}
 	l.signal()
 	return nil
 }
@@ -94,7 +98,7 @@ func (l *Log) signal() {
 // Run writes records until ctx ends, then what is left, and returns nil. If that
 // is not taken within the flush timeout, Run returns an error that matches
 // [ErrFlush]; an output that hangs in a write then keeps one goroutine until that
-// write returns, since a write cannot be broken off. Call it once.
+// write returns, unless it is a pipe of ours, which is broken off. Call it once.
 func (l *Log) Run(ctx context.Context) error {
 	w := newWriter(l)
 	done := make(chan struct{})
@@ -113,6 +117,9 @@ func (l *Log) Run(ctx context.Context) error {
 		return nil
 	case <-limit.C:
 		w.abandoned.Store(true)
+		if now := l.current.Load(); now != nil {
+			now.interrupt()
+		}
 		return fmt.Errorf("accesslog: %w within %v: is the reader of the log stuck?", ErrFlush, l.flush)
 	}
 }

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 )
 
-// An output is where lines go. The writer's goroutine owns it once it has taken it.
+// An output is where lines go. The writer's goroutine owns it once it has taken it;
+// others may only interrupt it.
 type output struct {
 	format Format
 	to     io.Writer
@@ -32,6 +34,14 @@ func open(c Config, standard io.Writer) (*output, error) {
 func (o *output) close() {
 	if o != nil && o.file != nil {
 		_ = o.file.Close() // every line was written by a call of its own whose error was looked at
+	}
+}
+
+// interrupt makes a write to a pipe that is not read return. Files have no
+// deadlines: what they take they take soon.
+func (o *output) interrupt() {
+	if o.file != nil {
+		_ = o.file.SetWriteDeadline(time.Now())
 	}
 }
 

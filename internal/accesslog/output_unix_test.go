@@ -7,6 +7,7 @@ package accesslog_test
 import (
 	"bufio"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -169,29 +170,62 @@ func expectID(t *testing.T, f *os.File, want string) {
 	}
 }
 
-// TestAPipeThatIsNotRead fills up; then records are dropped and counted, and the
-// end does not wait for its reader.
-func TestAPipeThatIsNotRead(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
+// fillPipe runs a log to a pipe that is not read, until pipe and ring are full.
+func fillPipe(t *testing.T, cfg accesslog.Config) (r *run, sent int, reader *os.File) {
+	t.Helper()
+	cfg.File = filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(cfg.File, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	reader := openPipe(t, path)
-	r := start(t, accesslog.Config{Sample: 1, File: path, FlushTimeout: 10 * time.Millisecond, Capacity: 100})
+	reader = openPipe(t, cfg.File)
+	t.Cleanup(func() { _ = reader.Close() })
+	r = start(t, cfg)
 	still := 0
 	until(t, "a full pipe and a full ring", func() bool {
 		before := r.Dropped()
 		for id := range uint64(100) {
 			r.Record(well(id))
 		}
+		sent += 100
 		if still++; r.Dropped() != before+100 {
 			still = 0
 		}
 		return still == 20
 	})
+	return r, sent, reader
+}
+
+// TestAPipeThatIsNotRead fills up; then records are dropped and counted, and the
+// end does not wait for its reader.
+func TestAPipeThatIsNotRead(t *testing.T) {
+	r, sent, _ := fillPipe(t, accesslog.Config{Sample: 1, FlushTimeout: 10 * time.Millisecond, Capacity: 100})
+	before := r.Dropped()
 	r.stop()
 	if err := <-r.ended; !errors.Is(err, accesslog.ErrFlush) {
 		t.Errorf("Run = %v, want ErrFlush", err)
 	}
-	_ = reader.Close() // lets the write go
+	until(t, "the write is broken off and the rest counted", func() bool { return r.Dropped() >= before+100 })
+	if r.Dropped() >= uint64(sent) {
+		t.Errorf("dropped %d of %d", r.Dropped(), sent)
+	}
+}
+
+// TestAFileInsteadOfAPipeThatIsNotRead gets what the pipe did not take: all of it is
+// in one of them, once, or counted.
+func TestAFileInsteadOfAPipeThatIsNotRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	r, sent, reader := fillPipe(t, accesslog.Config{Sample: 1, Capacity: 100})
+	if err := r.Update(accesslog.Config{Sample: 1, File: path}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the file has lines", func() bool { return r.notes.count("written again") == 1 })
+	r.end()
+	piped, err := io.ReadAll(reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inFile, inPipe := strings.Count(readFile(t, path), "\n"), strings.Count(string(piped), "\n")
+	if inFile < 100 || inPipe == 0 || inFile+inPipe+int(r.Dropped()) != sent {
+		t.Errorf("%d lines in the file, %d in the pipe, dropped %d: want %d in all", inFile, inPipe, r.Dropped(), sent)
+	}
 }

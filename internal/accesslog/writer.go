@@ -206,6 +206,7 @@ func (w *writer) takeOutput() {
 		old.close()
 	}
 	w.out, w.enc.format, w.retryAt = next, next.format, time.Time{}
+	w.log.current.Store(next)
 }
 
 // forgetWritten goes back to the begin of the line that is written in part.
