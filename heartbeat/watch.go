@@ -5,10 +5,11 @@ package heartbeat
 import (
 	"cmp"
 	"errors"
+	"math"
 	"time"
 )
 
-// Config is plain data. The zero value is the default.
+// Config is the plan of a [Watch], plain data. The zero value is the default.
 type Config struct {
 	Silence    time.Duration // before the first probe; 0 = 5 s
 	MaxSilence time.Duration // between probes of a peer that thinks; 0 = 1 min
@@ -38,133 +39,75 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// An Action is what the owner does next.
-type Action int
-
-// The actions.
-const (
-	Wait  Action = iota // until the time that comes with it, then ask again
-	Probe               // send a probe on the connection
-	Fresh               // make a fresh connection beside it, and tell FreshResult
-	Leave               // close it: its flow is dead
-)
-
-// A Verdict is what the watch thinks of the peer.
-type Verdict int
-
-// The verdicts.
-const (
-	Alive    Verdict = iota // it was heard lately, or nothing is known against it
-	Thinking                // silent, and the last probe was answered
-	Doubtful                // a probe is late
-	PathDown                // and a fresh connection cannot be made
-	DeadFlow
-)
-
-var verdicts = [...]string{"alive", "thinking", "doubtful", "path_down", "dead_flow"}
-
-func (v Verdict) String() string { return verdicts[v] }
-
-// stage is how far a doubt has come.
-type stage int
-
-const (
-	quiet   stage = iota // nothing is asked
-	asked                // the first probe is out
-	opening              // a fresh connection is being made
-	down                 // it could not be; the next one is tried later
-	judging              // it was made; the last probe is out
-	dead
-)
-
-// A Watch follows one connection.
+// A Watch follows one connection while something is asked on it.
 type Watch struct {
 	cfg     Config
-	stage   stage
+	doubt   doubt
 	verdict Verdict
+	base    time.Time     // the first time it was told; all below count from it
 	silence time.Duration // before the next probe
-	sent    time.Time     // of the probe that is out
-	limit   time.Duration // for its answer
-	answer  time.Time     // when the last one came
-	retry   time.Time     // of the next fresh connection
-	fresh   bool          // the fresh connection was made: probe once more
+	answer  time.Duration // when the last one came
 }
 
 // New returns a watch over a connection that has just been heard.
 func New(cfg Config) *Watch {
 	cfg = cfg.WithDefaults()
-	return &Watch{cfg: cfg, silence: cfg.Silence}
+	return &Watch{cfg: cfg, silence: cfg.Silence, answer: math.MinInt64}
 }
 
 // Verdict is the present one.
 func (w *Watch) Verdict() Verdict { return w.verdict }
 
 // Doubting says whether a probe or a fresh connection is out.
-func (w *Watch) Doubting() bool { return w.stage != quiet }
+func (w *Watch) Doubting() bool { return w.doubt.stage != quiet }
 
 // Next says what to do now. heard is when the peer last sent a byte of any kind,
 // rto the flow's present retransmission time-out, 0 if that is not known. After
 // Wait it is asked again at the time that comes with it, or earlier.
 func (w *Watch) Next(now, heard time.Time, rto time.Duration) (Action, time.Time) {
-	if w.stage != dead && w.stage != quiet && heard.After(w.sent) {
-		w.answered(heard)
+	if w.base.IsZero() {
+		w.base = now
 	}
-	switch w.stage {
-	case quiet:
-		if heard.After(w.answer) { // by more than a probe's answer
+	t, h := now.Sub(w.base), heard.Sub(w.base)
+	if w.doubt.stage != dead && w.doubt.stage != quiet && h > w.doubt.sent {
+		w.answered(h)
+	}
+	if w.doubt.stage == quiet {
+		if h > w.answer { // by more than a probe's answer
 			w.verdict, w.silence = Alive, w.cfg.Silence
 		}
-		due := heard.Add(w.silence)
-		if now.Before(due) {
-			return Wait, due
+		if due := h + w.silence; t < due {
+			return Wait, w.base.Add(due)
 		}
 		// What follows is only a fresh connection: the time-out, which grows
 		// while nothing is acknowledged, need not be waited for.
-		w.stage, w.sent, w.limit = asked, now, w.cfg.Patience
+		w.doubt.ask(t, w.cfg.Patience)
 		return Probe, time.Time{}
-	case asked:
-		if due := w.sent.Add(w.limit); now.Before(due) {
-			return Wait, due
-		}
-		w.stage, w.verdict = opening, Doubtful
-		return Fresh, time.Time{}
-	case opening:
-		if w.fresh {
-			w.fresh = false
-			w.stage, w.sent, w.limit = judging, now, max(w.cfg.DeadAfter, 2*rto)
-			return Probe, time.Time{}
-		}
-		return Wait, now.Add(w.cfg.Retry)
-	case down:
-		if now.Before(w.retry) {
-			return Wait, w.retry
-		}
-		w.stage = opening
-		return Fresh, time.Time{}
-	case judging:
-		if due := w.sent.Add(w.limit); now.Before(due) {
-			return Wait, due
-		}
-		w.stage, w.verdict = dead, DeadFlow
-	case dead:
 	}
-	return Leave, time.Time{}
+	was := w.doubt.stage
+	action, due := w.doubt.step(t, max(w.cfg.DeadAfter, 2*rto), w.cfg.Retry)
+	switch {
+	case action == Wait:
+		return Wait, w.base.Add(due)
+	case action == Fresh && was == asked:
+		w.verdict = Doubtful
+	case action == Leave:
+		w.verdict = DeadFlow
+	}
+	return action, time.Time{}
 }
 
 // answered ends a doubt: the peer lives. It is probed less often while it only
 // thinks.
-func (w *Watch) answered(heard time.Time) {
-	w.answer = heard
-	w.stage, w.verdict, w.fresh = quiet, Thinking, false
+func (w *Watch) answered(heard time.Duration) {
+	w.doubt.end()
+	w.answer, w.verdict = heard, Thinking
 	w.silence = min(2*w.silence, w.cfg.MaxSilence)
 }
 
 // FreshResult says whether the fresh connection could be made.
 func (w *Watch) FreshResult(now time.Time, ok bool) {
-	if w.stage != opening {
-		return // the peer was heard meanwhile
-	}
-	if w.fresh = ok; !ok {
-		w.stage, w.verdict, w.retry = down, PathDown, now.Add(w.cfg.Retry)
+	if w.doubt.result(now.Sub(w.base), w.cfg.Retry, ok) && !ok {
+		w.verdict = PathDown
 	}
 }
