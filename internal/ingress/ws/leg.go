@@ -82,6 +82,9 @@ func (l *leg) send(p []byte, mid, last bool) error {
 	for l.writing {
 		l.free.Wait()
 	}
+	if l.closing != nil && !l.mid {
+		l.flushLocked()
+	}
 	if l.sealed {
 		return errSealed
 	}
@@ -216,16 +219,15 @@ func (l *leg) answered(payload []byte) (rtt time.Duration, ok bool) {
 	return 0, false
 }
 
-// close sends a close frame of ours at the next edge; nothing follows it. If the
-// peer has been sent one already this does nothing.
+// close has a close frame of ours sent at the next edge, by flush or whoever
+// writes; nothing follows it. If the peer has been sent one already, or is about
+// to be, this does nothing.
 func (l *leg) close(code uint16, reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.sealed || l.closing != nil {
-		return
+	if !l.sealed && l.closing == nil {
+		l.closing = closeFrame(code, reason, l.masks)
 	}
-	l.closing = closeFrame(code, reason, l.masks)
-	l.flushLocked()
 }
 
 // said says whether the leg has been sent a close frame.

@@ -318,6 +318,7 @@ func (r *Relay) check() {
 func (r *Relay) abandon() {
 	r.within(leaveWait)
 	r.up.close(closeGoingAway, "")
+	r.up.flush()
 	r.close()
 }
 
@@ -329,16 +330,21 @@ func (r *Relay) stop() {
 	defer r.leave()
 	r.settle(Stopped)
 	r.within(r.cfg.CloseWait)
-	r.mu.Lock()
-	r.active++
-	r.mu.Unlock()
-	go func() { // either may be stuck
-		defer r.leave()
-		r.app.close(closeGoingAway, "")
-		r.check()
-	}()
-	r.up.close(closeGoingAway, "")
-	r.check()
+	r.bye(r.app, closeGoingAway, "")
+	r.bye(r.up, closeGoingAway, "")
+}
+
+// bye sends a close frame of ours without waiting for it: either side may be stuck,
+// and that must not keep the other from being told.
+func (r *Relay) bye(l *leg, code uint16, reason string) {
+	l.close(code, reason)
+	if r.enter() {
+		go func() {
+			defer r.leave()
+			l.flush()
+			r.check()
+		}()
+	}
 }
 
 // dead ends the relay because l's peer does not answer.
@@ -360,8 +366,7 @@ func (r *Relay) dead(l *leg) {
 // bid tells the app why its connection ends, behind all that came for it.
 func (r *Relay) bid(code uint16, reason string) {
 	r.within(r.cfg.CloseWait)
-	r.app.close(code, reason)
-	r.check()
+	r.bye(r.app, code, reason)
 }
 
 // stalled ends the relay because the target of p takes nothing.
@@ -386,13 +391,13 @@ func (r *Relay) broke(p *pump, why error) {
 		if r.settle(AppBroke) {
 			r.within(r.cfg.Closing)
 			r.bid(closeProtocol, reason)
-			p.drained(func() { r.up.close(closeGoingAway, "") })
+			p.drained(func() { r.bye(r.up, closeGoingAway, "") })
 		}
 		return
 	}
 	if r.settle(UpstreamBroke) {
 		r.within(r.cfg.Closing)
-		r.up.close(closeProtocol, reason)
+		r.bye(r.up, closeProtocol, reason)
 		p.drained(func() { r.bid(closeProtocol, reason+" (from the upstream)") })
 	}
 }
