@@ -16,11 +16,13 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/warmwire/warmwire/internal/testenv"
 )
 
-// TestOutOfDescriptors lets more apps in than the process has descriptors for: it
-// waits without spinning or flooding its log, and serves again afterwards.
+// TestOutOfDescriptors takes descriptors away from a process that has let apps in for
+// more: it waits without spinning or flooding its log, and serves again afterwards.
 func TestOutOfDescriptors(t *testing.T) {
 	binary, err := testenv.Build("../..", "cmd/warmwire")
 	if err != nil {
@@ -42,7 +44,7 @@ func TestOutOfDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer logFile.Close()
-	cmd := exec.Command("sh", "-c", "ulimit -n 64; exec "+binary+" run -c "+file)
+	cmd := exec.Command(binary, "run", "-c", file)
 	cmd.Stderr = logFile
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -61,6 +63,10 @@ func TestOutOfDescriptors(t *testing.T) {
 		return bufio.NewReader(c).ReadString('\n')
 	}
 	eventually(t, "it serves", func() bool { line, _ := ask(time.Second); return strings.Contains(line, "404") })
+	few := unix.Rlimit{Cur: 64, Max: 64}
+	if err := unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
+		t.Fatal(err)
+	}
 	var held []net.Conn
 	for range 200 { // the kernel takes them, Warmwire cannot
 		c, err := net.Dial("tcp", address)

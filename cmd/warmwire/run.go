@@ -27,6 +27,8 @@ func runCommand(path *string) *cobra.Command {
 			hup := make(chan os.Signal, 1)
 			signal.Notify(hup, syscall.SIGHUP)
 			defer signal.Stop(hup)
+			// A reader of the log that leaves must not end what serves: the write fails instead.
+			signal.Ignore(syscall.SIGPIPE)
 			load := func(tuned map[string]string) (*config.Config, []string, error) {
 				return config.LoadTuned(configPath(*path), os.LookupEnv, tuned)
 			}
