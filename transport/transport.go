@@ -176,8 +176,19 @@ func (x *roundTrip) owned(resp *http.Response) io.ReadCloser {
 	if rw, ok := resp.Body.(io.ReadWriteCloser); ok && resp.StatusCode == http.StatusSwitchingProtocols {
 		return &ownedSocket{ownedBody: b, rw: rw}
 	}
+	if from, ok := resp.Body.(io.WriterTo); ok {
+		return &ownedStream{ownedBody: b, from: from}
+	}
 	return b
 }
+
+// An ownedStream is a body that hands its own buffers to a writer.
+type ownedStream struct {
+	*ownedBody
+	from io.WriterTo
+}
+
+func (s *ownedStream) WriteTo(w io.Writer) (int64, error) { return s.from.WriteTo(w) }
 
 type ownedBody struct {
 	io.ReadCloser

@@ -230,49 +230,25 @@ func (e *exchange) flushHead(resp *http.Response) {
 	e.lateHead = time.AfterFunc(headGrace, flush) // http1's writer may be used from another goroutine for this
 }
 
-// stream is the loop that every token passes. An error that is not nil says that
-// the answer did not reach its end.
+// stream passes every token on. An error that is not nil says that the answer did not
+// reach its end.
 func (e *exchange) stream(resp *http.Response, u *Upstream) error {
+	l := &relayLoop{e: e, flush: e.r.ProtoMajor == 2, token: u.FirstToken > 0}
+	e.dog.body(u.Idle, u.Stall, time.Now(), e.unsent())
+	l.comments = e.comments(resp, u)
+	defer func() { e.rec.BytesOut += l.comments.stop() }()
+	if from, ok := resp.Body.(io.WriterTo); ok { // it hands its own buffers over, and an idle stream has none
+		_, err := from.WriteTo(l)
+		return err
+	}
 	buf := e.s.buffers.reader()
 	defer buf.release()
-	now := time.Now()
-	e.dog.body(u.Idle, u.Stall, now, e.unsent())
-	comments := e.comments(resp, u)
-	defer func() { e.rec.BytesOut += comments.stop() }()
-	token := u.FirstToken > 0
-	flush := e.r.ProtoMajor == 2 // http1 sends each Write by itself
 	for {
 		n, err := resp.Body.Read(buf.b)
 		if n > 0 {
-			comments.busy()
-			now = time.Now()
-			e.dog.serve(now)
-			if e.lateHead != nil {
-				e.lateHead.Stop()
-				e.lateHead = nil
-			}
-			e.watch.Observe(buf.b[:n], now)
-			if token && !e.watch.Report().FirstToken.IsZero() {
-				e.dog.firstToken()
-				token = false
-			}
-			m, werr := e.w.Write(buf.b[:n])
-			e.rec.BytesOut += int64(m)
-			e.live.out.Store(e.rec.BytesOut)
-			if werr == nil && flush {
-				werr = e.rc.Flush()
-			}
-			written := time.Now()
-			if written.Sub(now) > pauseSpan {
-				e.paused()
-			}
-			if werr != nil {
-				e.stop(http1.ErrClientLeft)
-				e.undelivered = true
+			if _, werr := l.Write(buf.b[:n]); werr != nil {
 				return werr
 			}
-			e.dog.wait(written)
-			comments.idle()
 		}
 		if err == io.EOF {
 			return nil
@@ -282,6 +258,49 @@ func (e *exchange) stream(resp *http.Response, u *Upstream) error {
 		}
 		buf.filled(n)
 	}
+}
+
+// A relayLoop takes what the upstream gave, and returns when the app has it.
+type relayLoop struct {
+	e        *exchange
+	comments *commenter
+	flush    bool // http1 sends each Write by itself
+	token    bool // the first one is waited for
+}
+
+// Write shows p to the observer and writes it to the app.
+func (l *relayLoop) Write(p []byte) (int, error) {
+	e := l.e
+	l.comments.busy()
+	now := time.Now()
+	e.dog.serve(now)
+	if e.lateHead != nil {
+		e.lateHead.Stop()
+		e.lateHead = nil
+	}
+	e.watch.Observe(p, now)
+	if l.token && !e.watch.Report().FirstToken.IsZero() {
+		e.dog.firstToken()
+		l.token = false
+	}
+	n, err := e.w.Write(p)
+	e.rec.BytesOut += int64(n)
+	e.live.out.Store(e.rec.BytesOut)
+	if err == nil && l.flush {
+		err = e.rc.Flush()
+	}
+	written := time.Now()
+	if written.Sub(now) > pauseSpan {
+		e.paused()
+	}
+	if err != nil {
+		e.stop(http1.ErrClientLeft)
+		e.undelivered = true
+		return n, err
+	}
+	e.dog.wait(written)
+	l.comments.idle()
+	return n, nil
 }
 
 // pauseSpan is how long a write to the app must take to count as a pause: by then the

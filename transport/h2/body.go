@@ -147,7 +147,7 @@ func (b *body) WriteTo(w io.Writer) (int64, error) {
 			}
 			return total, err
 		}
-		ch := s.popLocked()
+		ch := s.gatherLocked()
 		s.mu.Unlock()
 		n, err := w.Write(ch.b[ch.r:ch.w])
 		total += int64(n)
@@ -169,6 +169,26 @@ func (b *body) WriteTo(w io.Writer) (int64, error) {
 			s.c.updateWindow(s, grant)
 		}
 	}
+}
+
+// gatherLocked takes what has arrived, as much of it as one chunk holds: a writer that
+// could not keep up is given it in few writes.
+func (s *stream) gatherLocked() *chunk {
+	ch := s.popLocked()
+	if s.first == nil {
+		return ch
+	}
+	if len(ch.b) == smallChunk {
+		big := s.c.newChunk(largeChunk)
+		big.w = copy(big.b, ch.b[ch.r:ch.w])
+		s.c.freeChunk(ch)
+		ch = big
+	}
+	for next := s.first; next != nil && next.w-next.r <= len(ch.b)-ch.w; next = s.first {
+		ch.w += copy(ch.b[ch.w:], next.b[next.r:next.w])
+		s.c.freeChunk(s.popLocked())
+	}
+	return ch
 }
 
 // overUnlock is the end of the body: trailers, and nothing in flight any more.
