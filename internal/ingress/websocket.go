@@ -4,21 +4,23 @@ package ingress
 
 import (
 	"bufio"
-	"context"
 	"crypto/sha1"
 	"encoding/base64"
-	"errors"
 	"io"
 	"net"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
+
+	"github.com/warmwire/warmwire/internal/ingress/ws"
 )
 
 // closeWait is how long a WebSocket that we close with 1001 may take to answer
 // with its own close frame. The RFC names no time; a guess.
 const closeWait = time.Second
+
+// causeUpstreamProtocol is the code that the way out has for the same fault.
+const causeUpstreamProtocol = "upstream_protocol_error"
 
 // websocketAccept is the value that answers a Sec-WebSocket-Key (RFC 6455 §4.2.2).
 func websocketAccept(key string) string {
@@ -78,9 +80,50 @@ func (e *exchange) switchProtocols(resp *http.Response) {
 		e.rec.Outcome, e.rec.Cause = OutcomeCutWarmwire, CauseInternal
 		panic(http.ErrAbortHandler)
 	}
-	ws := &socketRelay{app: conn, up: up, early: rw.Reader}
-	e.rec.Outcome, e.rec.Cause = ws.run(e.ctx, e.s.goingAway)
-	e.rec.BytesIn, e.rec.BytesOut = ws.toUp.bytes, ws.toApp.bytes
+	e.rec.Outcome, e.rec.Cause = e.relaySocket(conn, up, rw.Reader, resp.Header["Sec-Websocket-Extensions"])
+}
+
+// relaySocket joins the app's connection and the upstream's until both have ended.
+func (e *exchange) relaySocket(app net.Conn, up io.ReadWriteCloser, early *bufio.Reader, extensions []string) (Outcome, string) {
+	e.dog.firstToken() // no answer is awaited on a connection that talks
+	sent, _ := early.Peek(early.Buffered())
+	relay, err := ws.New(ws.Leg{Conn: app, Early: slices.Clone(sent)}, ws.Leg{Conn: up}, ws.Config{
+		Extensions: extensions,
+		Stall:      e.limits().Stall,
+		CloseWait:  closeWait,
+		PassPings:  true, // nothing of ours watches the two ways, so the ends must be able to
+	})
+	if err != nil {
+		_ = app.Close()
+		return OutcomeCutWarmwire, CauseInternal
+	}
+	cause := relay.Run(e.ctx)
+	stats := relay.Stats()
+	e.rec.BytesIn, e.rec.BytesOut = stats.App.BytesIn, stats.App.BytesOut
+	return e.socketEnd(cause)
+}
+
+// socketEnd says what the end of a WebSocket means.
+func (e *exchange) socketEnd(c ws.Cause) (Outcome, string) {
+	switch c {
+	case ws.Closed:
+		return OutcomeOK, ""
+	case ws.AppLeft, ws.AppDead:
+		return OutcomeCutApp, CauseAppLeft
+	case ws.AppBroke:
+		return OutcomeCutApp, CauseAppUploadBroken
+	case ws.AppStalled, ws.UpstreamStalled:
+		return OutcomeCutWarmwire, CauseStalled
+	case ws.UpstreamDropped:
+		return OutcomeCutUpstream, CauseWebSocketDropped
+	case ws.UpstreamReset:
+		return OutcomeCutUpstream, CauseReset
+	case ws.UpstreamDead:
+		return OutcomeCutUpstream, CauseDeadFlow
+	case ws.UpstreamBroke:
+		return OutcomeCutUpstream, causeUpstreamProtocol
+	}
+	return cutCause(e.ctx, e.ctx.Err()) // stopped
 }
 
 // protocolOffered says whether the chosen subprotocol is one of those asked for.
@@ -89,147 +132,4 @@ func (e *exchange) protocolOffered(resp *http.Response) bool {
 	return len(chosen) == 0 || len(chosen) == 1 && slices.ContainsFunc(e.r.Header["Sec-Websocket-Protocol"], func(offer string) bool {
 		return hasExactToken(offer, chosen[0])
 	})
-}
-
-// A socketRelay passes the bytes of a WebSocket both ways, as they are.
-type socketRelay struct {
-	app   net.Conn
-	up    io.ReadWriteCloser
-	early *bufio.Reader // bytes of the app that came with its handshake
-	toApp lane
-	toUp  lane
-}
-
-// A lane is one direction.
-type lane struct {
-	mu     sync.Mutex // held while writing; guards the fields below
-	w      io.Writer
-	frames frameReader
-	bytes  int64
-	inject []byte // a close frame that waits for the next frame edge
-	done   bool   // our close frame went out: nothing may follow it (RFC 6455 §5.5.1)
-}
-
-var errClosedByUs = errors.New("we closed this direction with a close frame")
-
-// Write passes p on, or up to the frame edge where our close frame goes.
-func (l *lane) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.done {
-		return 0, errClosedByUs
-	}
-	edge := l.frames.scan(p)
-	if l.inject != nil && edge >= 0 {
-		p = append(slices.Clip(p[:edge]), l.inject...)
-		l.done = true
-	}
-	n, err := l.w.Write(p)
-	l.bytes += int64(n)
-	if err == nil && l.done {
-		err = errClosedByUs
-	}
-	return n, err
-}
-
-// close sends a close frame now, or at the next frame edge if a frame is half
-// sent. If the ends have closed already it sends nothing.
-func (l *lane) close(frame []byte) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.frames.closed || l.done {
-		return
-	}
-	l.inject = frame
-	if l.frames.edge() {
-		l.done = true
-		_, _ = l.w.Write(frame) // the connection is closed next, whatever happens
-	}
-}
-
-// run relays until both ends have closed, one is lost, or goingAway ends; then
-// the app and the upstream get 1001.
-func (ws *socketRelay) run(ctx context.Context, goingAway <-chan struct{}) (Outcome, string) {
-	ws.toApp.w, ws.toUp.w = ws.app, ws.up
-	type end struct {
-		fromApp bool
-		err     error
-	}
-	ends := make(chan end, 2)
-	var wg sync.WaitGroup
-	wg.Go(func() { ends <- end{true, ws.pump(&ws.toUp, ws.early)} })
-	wg.Go(func() { ends <- end{false, ws.pump(&ws.toApp, ws.up)} })
-	defer wg.Wait()
-	defer ws.up.Close()
-	defer ws.app.Close()
-
-	var first end
-	leave := func() (Outcome, string) {
-		return ws.goAway(func() { <-ends })
-	}
-	select {
-	case first = <-ends:
-	case <-goingAway:
-		return leave()
-	case <-ctx.Done():
-		select {
-		case <-goingAway: // a shutdown ends both; the close frames come first
-			return leave()
-		default:
-			return cutCause(ctx, ctx.Err())
-		}
-	}
-	return ws.verdict(first.fromApp, first.err, func() {
-		timer := time.NewTimer(closeWait)
-		defer timer.Stop()
-		select {
-		case <-ends: // the other side's answer to the close frame
-		case <-timer.C:
-		}
-	})
-}
-
-// goAway closes both directions with 1001 and gives the ends closeWait to answer.
-// An end that does not even take the close frame is cut after the same time.
-func (ws *socketRelay) goAway(await func()) (Outcome, string) {
-	cut := time.AfterFunc(closeWait, func() {
-		_ = ws.app.Close()
-		_ = ws.up.Close()
-	})
-	defer cut.Stop()
-	ws.toApp.close(closeFrame(closeGoingAway, false))
-	ws.toUp.close(closeFrame(closeGoingAway, true))
-	await()
-	await()
-	return OutcomeCutWarmwire, CauseDrain
-}
-
-// pump copies one direction until it ends.
-func (ws *socketRelay) pump(to *lane, from io.Reader) error {
-	_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, 8<<10))
-	return err
-}
-
-// verdict says what the end of one direction means. After a close frame it is
-// the regular end; the other direction may still carry the answer to it.
-func (ws *socketRelay) verdict(fromApp bool, err error, settle func()) (Outcome, string) {
-	ws.toApp.mu.Lock()
-	closedByUp := ws.toApp.frames.closed
-	ws.toApp.mu.Unlock()
-	ws.toUp.mu.Lock()
-	closedByApp := ws.toUp.frames.closed
-	ws.toUp.mu.Unlock()
-	if closedByApp || closedByUp {
-		if closedByApp != closedByUp {
-			settle()
-		}
-		return OutcomeOK, ""
-	}
-	if fromApp {
-		return OutcomeCutApp, CauseAppLeft
-	}
-	if err != nil {
-		return OutcomeCutUpstream, CauseReset
-	}
-	return OutcomeCutUpstream, CauseWebSocketDropped
 }

@@ -36,15 +36,12 @@ func (p *peer) answerPings(delay time.Duration) (others []frame) {
 			others = append(others, f)
 			continue
 		}
-		go func() {
-			time.Sleep(delay)
-			_, _ = p.c.Write(frame{pong, f.payload}.bytes(p.mask))
-		}()
+		time.AfterFunc(delay, func() { _, _ = p.c.Write(frame{pong, f.payload}.bytes(p.mask)) })
 	}
 }
 
 func TestSilentSidesArePinged(t *testing.T) {
-	inBubble(t, beats, func(s *scene) {
+	synctest.Test(t, play(beats, func(s *scene) {
 		seen := map[string]bool{}
 		for i := range 5 {
 			for _, p := range []*peer{s.app, s.up} {
@@ -65,11 +62,11 @@ func TestSilentSidesArePinged(t *testing.T) {
 		if st := s.relay.Stats(); st.Upstream.Pings != 5 || st.Upstream.RTT != time.Second || st.Upstream.MinRTT != time.Second || st.App.Pings != 5 {
 			t.Errorf("stats %+v", st)
 		}
-	})
+	}))
 }
 
 func TestDeadUpstreamClosesTheApp(t *testing.T) {
-	inBubble(t, upBeats, func(s *scene) {
+	synctest.Test(t, play(upBeats, func(s *scene) {
 		go s.up.next() // takes the ping and does not answer
 		s.app.wantClose(1012, deadReason)
 		s.at(13 * time.Second)
@@ -77,11 +74,11 @@ func TestDeadUpstreamClosesTheApp(t *testing.T) {
 		s.app.wantEnd()
 		s.ends(UpstreamDead, 13*time.Second)
 		s.up.wantEnd()
-	})
+	}))
 }
 
 func TestDeadUpstreamInsideALargeMessage(t *testing.T) {
-	inBubble(t, upBeats, func(s *scene) {
+	synctest.Test(t, play(upBeats, func(s *scene) {
 		wire := frame{finText, strings.Repeat("x", 100_000)}.bytes(false)
 		go func() {
 			s.up.raw(wire[:90_000])
@@ -97,11 +94,11 @@ func TestDeadUpstreamInsideALargeMessage(t *testing.T) {
 		}
 		s.app.wantClose(1012, deadReason)    // RFC 6455 §5.5.1: between fragments
 		s.ends(UpstreamDead, 14*time.Second) // the app did not answer
-	})
+	}))
 }
 
 func TestDeadUpstreamBehindASlowApp(t *testing.T) {
-	inBubble(t, upBeats, func(s *scene) {
+	synctest.Test(t, play(upBeats, func(s *scene) {
 		s.up.send(finText, "nobody reads this yet")
 		for range 10 {
 			time.Sleep(100 * time.Millisecond)
@@ -115,21 +112,21 @@ func TestDeadUpstreamBehindASlowApp(t *testing.T) {
 		}
 		s.app.wantClose(1012, deadReason)
 		s.ends(UpstreamDead, 72*time.Second)
-	})
+	}))
 }
 
 func TestDeadAppLetsItsUpstreamGo(t *testing.T) {
-	inBubble(t, func(app, up *Leg, cfg *Config) { beats(app, up, cfg); up.Policy = nil }, func(s *scene) {
+	synctest.Test(t, play(func(app, up *Leg, cfg *Config) { beats(app, up, cfg); up.Policy = nil }, func(s *scene) {
 		go s.app.next()
 		s.up.wantClose(1001, "")
 		s.up.wantEnd()
 		s.ends(AppDead, 13*time.Second)
-	})
+	}))
 }
 
 func TestAnyByteIsLife(t *testing.T) {
 	// It never answers a ping, but a byte of a large frame comes now and then.
-	inBubble(t, upBeats, func(s *scene) {
+	synctest.Test(t, play(upBeats, func(s *scene) {
 		var others []frame
 		var reading sync.WaitGroup
 		reading.Go(func() {
@@ -159,11 +156,11 @@ func TestAnyByteIsLife(t *testing.T) {
 		if n := len(others); n != 1001 { // 1000 pings and 1001
 			t.Errorf("%d frames went to the upstream", n)
 		}
-	})
+	}))
 }
 
 func TestBusySidesAreNotPinged(t *testing.T) {
-	inBubble(t, beats, func(s *scene) {
+	synctest.Test(t, play(beats, func(s *scene) {
 		for range 20 {
 			go s.app.send(finText, "x")
 			s.up.want(finText, "x")
@@ -171,11 +168,11 @@ func TestBusySidesAreNotPinged(t *testing.T) {
 			s.app.want(finText, "y")
 			time.Sleep(9 * time.Second)
 		}
-	})
+	}))
 }
 
 func TestPongsThatComeLateButInTime(t *testing.T) {
-	inBubble(t, beats, func(s *scene) {
+	synctest.Test(t, play(beats, func(s *scene) {
 		var done sync.WaitGroup
 		done.Go(func() { s.up.answerPings(3*time.Second - 1) })
 		done.Go(func() { s.app.answerPings(0) })
@@ -183,13 +180,13 @@ func TestPongsThatComeLateButInTime(t *testing.T) {
 		s.stop()
 		s.ends(Stopped, time.Hour+time.Second)
 		done.Wait()
-	})
+	}))
 }
 
 func TestOurOwnBlockingIsNotHeldAgainstThePeer(t *testing.T) {
 	// The app reads nothing for an hour, so that the upstream is not read either. Its
 	// answers to pings are behind what is not read.
-	inBubble(t, func(app, up *Leg, cfg *Config) { upBeats(app, up, cfg); cfg.ReadAhead = 64 << 10 }, func(s *scene) {
+	synctest.Test(t, play(func(app, up *Leg, cfg *Config) { upBeats(app, up, cfg); cfg.ReadAhead = 64 << 10 }, func(s *scene) {
 		var sending sync.WaitGroup
 		sending.Go(func() {
 			for range 200 {
@@ -204,17 +201,17 @@ func TestOurOwnBlockingIsNotHeldAgainstThePeer(t *testing.T) {
 		sending.Wait()
 		s.app.wantNothing(time.Hour)
 		s.stop()
-	})
+	}))
 }
 
 func TestAPingThatCannotBeWrittenIsNotHeldAgainstThePeer(t *testing.T) {
-	inBubble(t, upBeats, func(s *scene) {
+	synctest.Test(t, play(upBeats, func(s *scene) {
 		s.app.send(finText, "the upstream does not read")
 		time.Sleep(time.Hour)
 		go s.up.answerPings(time.Second)
 		s.app.wantNothing(time.Hour)
 		s.stop()
-	})
+	}))
 }
 
 // recorder is a Policy that notes what it is told.
@@ -240,7 +237,7 @@ func (r *recorder) Blocked(d time.Duration) {
 
 func TestPolicyIsToldRoundTripsAndBlocking(t *testing.T) {
 	rec := &recorder{Fixed: Fixed{Idle: 10 * time.Second, Wait: 3 * time.Second}}
-	inBubble(t, func(_, up *Leg, cfg *Config) { up.Policy, cfg.ReadAhead = rec, 1 }, func(s *scene) {
+	synctest.Test(t, play(func(_, up *Leg, cfg *Config) { up.Policy, cfg.ReadAhead = rec, 1 }, func(s *scene) {
 		f, _ := s.up.next()
 		time.Sleep(80 * time.Millisecond)
 		s.up.send(pong, "no answer to anything")
@@ -261,5 +258,5 @@ func TestPolicyIsToldRoundTripsAndBlocking(t *testing.T) {
 		if want := []time.Duration{4*time.Second + takeover}; !slices.Equal(rec.blocked, want) {
 			t.Errorf("blocked %v, want %v", rec.blocked, want)
 		}
-	})
+	}))
 }

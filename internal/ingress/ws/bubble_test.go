@@ -161,10 +161,10 @@ type scene struct {
 	cause   chan Cause
 }
 
-// inBubble plays a scene. setup may change what the relay is made of.
-func inBubble(t *testing.T, setup func(app, up *Leg, cfg *Config), play func(s *scene)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+// play makes a test for a bubble of a scene. setup may change what the relay is
+// made of.
+func play(setup func(app, up *Leg, cfg *Config), test func(s *scene)) func(*testing.T) {
+	return func(t *testing.T) {
 		appSide, appLeg := net.Pipe()
 		upSide, upLeg := net.Pipe()
 		app, up, cfg := Leg{Conn: appLeg}, Leg{Conn: upLeg}, Config{}
@@ -181,11 +181,11 @@ func inBubble(t *testing.T, setup func(app, up *Leg, cfg *Config), play func(s *
 			start: time.Now(), stop: cancel, cause: make(chan Cause, 1),
 		}
 		go func() { s.cause <- r.Run(ctx) }()
-		play(s)
+		test(s)
 		_, _ = appSide.Close(), upSide.Close()
 		cancel()
 		synctest.Wait()
-	})
+	}
 }
 
 // ends waits for the relay's end and checks why and when, from the start.

@@ -19,7 +19,7 @@ const (
 
 func TestFramesPassAsTheyCame(t *testing.T) {
 	// Reserved bits pass only where an extension may have given them a meaning.
-	inBubble(t, func(_, _ *Leg, cfg *Config) {
+	synctest.Test(t, play(func(_, _ *Leg, cfg *Config) {
 		cfg.Extensions = []string{"permessage-deflate; client_no_context_takeover"}
 	}, func(s *scene) {
 		for _, f := range []frame{
@@ -33,22 +33,22 @@ func TestFramesPassAsTheyCame(t *testing.T) {
 			s.app.want(f.first, f.payload)
 		}
 		s.at(0)
-	})
+	}))
 }
 
 func TestBytesOfAMaskedFrameAreTheSame(t *testing.T) {
-	inBubble(t, nil, func(s *scene) {
+	synctest.Test(t, play(nil, func(s *scene) {
 		sent := frame{finText, "not unmasked and masked again"}.bytes(true)
 		go s.app.raw(sent)
 		got := make([]byte, len(sent))
 		if _, err := s.up.c.Read(got); err != nil || string(got) != string(sent) {
 			t.Errorf("%x, %v; want %x in one write", got, err, sent)
 		}
-	})
+	}))
 }
 
 func TestPingsAreAnsweredWhileTheOtherSideIsStuck(t *testing.T) {
-	inBubble(t, nil, func(s *scene) {
+	synctest.Test(t, play(nil, func(s *scene) {
 		s.app.send(finText, "nobody reads this")
 		synctest.Wait()
 		go s.app.send(ping, "first")
@@ -67,12 +67,12 @@ func TestPingsAreAnsweredWhileTheOtherSideIsStuck(t *testing.T) {
 		go s.app.send(finText, "direct again")
 		s.up.want(finText, "direct again")
 		s.at(takeover)
-	})
+	}))
 }
 
 func TestPingsAreAnsweredInsideALargeMessage(t *testing.T) {
 	big := strings.Repeat("large ", 50_000)
-	inBubble(t, nil, func(s *scene) {
+	synctest.Test(t, play(nil, func(s *scene) {
 		wire := frame{finText, big}.bytes(false)
 		go s.up.raw(wire[:100_000])
 		got := ""
@@ -99,13 +99,13 @@ func TestPingsAreAnsweredInsideALargeMessage(t *testing.T) {
 			t.Errorf("%d bytes, want %d, or they differ", len(got), len(big))
 		}
 		s.at(0)
-	})
+	}))
 }
 
 func TestPongsAreAnsweredToTheSideThatIsStuck(t *testing.T) {
 	// The upstream does not read, but it sends pings: their answers wait for it, and
 	// of very many only the newest is kept.
-	inBubble(t, nil, func(s *scene) {
+	synctest.Test(t, play(nil, func(s *scene) {
 		go s.app.send(finText, "stuck")
 		synctest.Wait()
 		for range 1000 {
@@ -125,31 +125,31 @@ func TestPongsAreAnsweredToTheSideThatIsStuck(t *testing.T) {
 		if n > 20 {
 			t.Errorf("%d pongs were held", n)
 		}
-	})
+	}))
 }
 
 func TestPongsNobodyAskedForAreDropped(t *testing.T) {
-	inBubble(t, nil, func(s *scene) {
+	synctest.Test(t, play(nil, func(s *scene) {
 		s.app.send(pong, "unsolicited")
 		s.up.send(pong, "")
 		go s.app.send(finText, "after")
 		s.up.want(finText, "after")
 		s.app.wantNothing(time.Second)
-	})
+	}))
 }
 
 func TestPingsPassFromEndToEndIfAsked(t *testing.T) {
-	inBubble(t, func(_, _ *Leg, cfg *Config) { cfg.PassPings = true }, func(s *scene) {
+	synctest.Test(t, play(func(_, _ *Leg, cfg *Config) { cfg.PassPings = true }, func(s *scene) {
 		go s.app.send(ping, "p")
 		s.up.want(ping, "p")
 		go s.up.send(pong, "p")
 		s.app.want(pong, "p")
-	})
+	}))
 }
 
 func TestReadAheadIsBounded(t *testing.T) {
 	const limit = 256 << 10
-	inBubble(t, func(_, _ *Leg, cfg *Config) { cfg.ReadAhead = limit }, func(s *scene) {
+	synctest.Test(t, play(func(_, _ *Leg, cfg *Config) { cfg.ReadAhead = limit }, func(s *scene) {
 		sent := 0
 		go func() {
 			for {
@@ -167,11 +167,11 @@ func TestReadAheadIsBounded(t *testing.T) {
 		for range sent + 1000 {
 			s.app.want(finBinary, strings.Repeat("x", 1000))
 		}
-	})
+	}))
 }
 
 func TestADirectionThatIsStuckHasOneGoroutineMore(t *testing.T) {
-	inBubble(t, nil, func(s *scene) {
+	synctest.Test(t, play(nil, func(s *scene) {
 		synctest.Wait()
 		before := runtime.NumGoroutine()
 		s.up.send(finText, "stuck")
@@ -184,14 +184,14 @@ func TestADirectionThatIsStuckHasOneGoroutineMore(t *testing.T) {
 		if got := runtime.NumGoroutine(); got != before {
 			t.Errorf("%d goroutines afterwards, %d before", got, before)
 		}
-	})
+	}))
 }
 
 func TestUnknownExtensionsAreNotTouched(t *testing.T) {
 	// Reserved bits and opcodes pass, and no frame is split, since only who knows the
 	// extension may (RFC 6455 §5.4): control frames wait for its end.
 	big := strings.Repeat("x", 200_000)
-	inBubble(t, func(_, _ *Leg, cfg *Config) { cfg.Extensions = []string{"permessage-deflate, x-shout"} }, func(s *scene) {
+	synctest.Test(t, play(func(_, _ *Leg, cfg *Config) { cfg.Extensions = []string{"permessage-deflate, x-shout"} }, func(s *scene) {
 		go s.app.send(0xf3, "?")
 		s.up.want(0xf3, "?")
 		wire := frame{0xf2, big}.bytes(false)
@@ -219,5 +219,5 @@ func TestUnknownExtensionsAreNotTouched(t *testing.T) {
 			t.Error("the frame was changed")
 		}
 		s.app.want(pong, "wait")
-	})
+	}))
 }
