@@ -69,6 +69,10 @@ type Pool struct {
 	MaxStreams       int           // requests at once on one; 0 = what the peer allows, 100 at most
 	IdleTimeout      time.Duration // of one that serves nothing and is not kept warm; 0 = learned, 90 s at most
 	QueueTimeout     time.Duration // of a request that finds all of them full; 0 = 10 s
+
+	// Learned is how long the server of an origin (scheme://host:port) keeps idle
+	// connections, as an earlier process learned it, 0 if that is not known; nil = never.
+	Learned func(origin string) time.Duration
 }
 
 // Limits of a pool that nothing sets.

@@ -96,7 +96,11 @@ func (t *Transport) newOrigin(key string, u *url.URL, port string) *origin {
 	o := &origin{t: t, key: key, secure: u.Scheme == "https", host: u.Hostname(), addr: net.JoinHostPort(u.Hostname(), port)}
 	o.ctx, o.cancel = context.WithCancel(context.Background())
 	c := t.cfg.Pool
-	o.pool = pool.New(pool.Config{
+	learned := time.Duration(0)
+	if c.Learned != nil {
+		learned = c.Learned(key)
+	}
+	o.pool = pool.New(pool.Config{Learned: learned,
 		Open: o.open, MaxConnections: c.MaxConnections, MaxH1Connections: c.MaxH1Connections, MaxStreams: c.MaxStreams,
 		IdleTimeout: cmp.Or(c.IdleTimeout, idleTimeout), QueueLimit: queueLimit, QueueTimeout: c.QueueTimeout,
 	})

@@ -102,7 +102,7 @@ var upstreamKeys = []key{
 	{path: "pool.max_connections", kind: kInt, def: "8", doc: "HTTP/2 connections at once."},
 	{path: "pool.max_h1_connections", kind: kInt, def: "1000", doc: "HTTP/1.1 connections at once, WebSockets among them."},
 	{path: "pool.max_streams", kind: kInt, def: "100", doc: "Requests at once on one HTTP/2 connection; less if the API allows less."},
-	{path: "pool.idle_timeout", kind: kDuration, def: "0s", doc: "A connection that serves nothing and is not kept ready ends after this long. 0s = 90s, or less if the API closes them sooner."},
+	{path: "pool.idle_timeout", kind: kDuration, def: "0s", doc: "A connection that serves nothing and is not kept ready ends after this long. 0s = 90s, or less if the API closes them sooner, as learned, also over a restart."},
 	{path: "pool.queue_timeout", kind: kDuration, def: "10s", doc: "How long a request waits when all connections are full; then 503."},
 	{path: "buffer.stream_limit", kind: kSize, def: "1MiB", doc: "Bytes that one answer may hold for an app that is slower than its upstream, 16KiB at least. It begins with 64KiB and grows while the app keeps up and limits.memory has room."},
 	{path: "buffer.policy", kind: kText, def: "pause", options: []string{"pause", "spool"}, doc: "What happens to an upstream whose app is slower: pause lets it wait; spool takes its answer into memory and then an encrypted file, so that it is done early."},

@@ -146,6 +146,7 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 		Pool: transport.Pool{
 			Warm: u.Pool.Warm, MaxConnections: u.Pool.MaxConnections, MaxH1Connections: u.Pool.MaxH1Connections,
 			MaxStreams: u.Pool.MaxStreams, IdleTimeout: time.Duration(u.Pool.IdleTimeout), QueueTimeout: time.Duration(u.Pool.QueueTimeout),
+			Learned: s.idleLimits.of,
 		},
 		OnConn:  func(delta int, protocol string) { s.metrics.UpstreamConn(u.Name, protocol, delta) },
 		QlogDir: u.QlogDir,

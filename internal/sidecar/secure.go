@@ -98,9 +98,11 @@ func (s *Sidecar) keepSessions(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			s.saveSessions((*tlspool.Store).Save)
+			s.saveIdleLimits()
 			return
 		case <-save.C:
 			s.saveSessions((*tlspool.Store).SaveSpare)
+			s.saveIdleLimits()
 		case <-recheck.C:
 			for name, b := range s.shown.Load().upstreams {
 				b.transport.Recheck()

@@ -59,7 +59,9 @@ type Sidecar struct {
 	stub        *dnscache.Stub // nil: none
 	hosts       dial.Memory    // how their addresses did
 
-	sessionsUnsaved atomic.Bool // the last attempt failed
+	idleLimits *idleLimits
+
+	sessionsUnsaved, idleUnsaved atomic.Bool // the last attempt failed
 
 	draining atomic.Bool
 	quit     chan struct{} // closed by the admin's quit
@@ -108,6 +110,9 @@ func New(cfg *config.Config, opt Options) (*Sidecar, error) {
 		return nil, err
 	}
 	s.sessions = tlspool.New(tlspool.Config{})
+	if s.idleLimits, err = loadIdleLimits(cfg.StateDir); err != nil {
+		s.log.Warn("starting without what was learned of idle connections", "error", err.Error())
+	}
 	if err := s.build(cfg); err != nil {
 		s.undo()
 		return nil, err

@@ -59,6 +59,7 @@ type Config struct {
 	MaxH1Connections int           // that are not; 0 = 1000
 	MaxStreams       int           // requests at once on one; 0 = what the connection takes
 	IdleTimeout      time.Duration // of a connection that serves nothing and is not kept; 0 = 90 s
+	Learned          time.Duration // the server's idle limit as an earlier pool learned it; 0 = unknown
 	QueueLimit       int           // requests that wait; 0 = 1000
 	QueueTimeout     time.Duration // of one that waits while nothing is being opened for it; 0 = 10 s
 }
@@ -145,7 +146,7 @@ type answer struct {
 
 // New returns an empty pool.
 func New(cfg Config) *Pool {
-	p := &Pool{cfg: cfg.WithDefaults(), members: make(map[*member]bool), leaving: make(map[*member]bool)}
+	p := &Pool{cfg: cfg.WithDefaults(), learned: cfg.Learned, members: make(map[*member]bool), leaving: make(map[*member]bool)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }

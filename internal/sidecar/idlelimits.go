@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sidecar
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+const (
+	idleLimitsName  = "idle.limits"
+	idleLimitsBytes = 1 << 20 // of the file; far above what is written
+	idleLimitsMost  = 1000    // origins
+	idleLimitsAge   = 30 * 24 * time.Hour
+)
+
+// idleLimits are what was learned of how long servers keep idle connections, over the
+// life of the process. Between two networks they may differ: a limit that is too long
+// costs one connection, and is learned anew.
+type idleLimits struct {
+	path string
+
+	mu    sync.Mutex // guards known
+	known map[string]idleLimit
+}
+
+// An idleLimit is one line of the file.
+type idleLimit struct {
+	Limit string    `json:"limit"`
+	Seen  time.Time `json:"seen"`
+}
+
+// idleFile is the file's form; another version is not read.
+type idleFile struct {
+	Version int                  `json:"version"`
+	Idle    map[string]idleLimit `json:"idle"`
+}
+
+// loadIdleLimits reads what an earlier process has learned. The error says why nothing
+// was, and is no reason not to start.
+func loadIdleLimits(dir string) (*idleLimits, error) {
+	l := &idleLimits{path: filepath.Join(dir, idleLimitsName), known: make(map[string]idleLimit)}
+	f, err := os.Open(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l, nil
+	}
+	if err != nil {
+		return l, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, idleLimitsBytes))
+	if err != nil {
+		return l, err
+	}
+	var file idleFile
+	if err := json.Unmarshal(data, &file); err != nil || file.Version != 1 {
+		return l, fmt.Errorf("%s is none of this version's: it will be written anew", l.path)
+	}
+	for origin, limit := range file.Idle {
+		if d, err := time.ParseDuration(limit.Limit); err == nil && d > 0 && time.Since(limit.Seen) < idleLimitsAge && len(l.known) < idleLimitsMost {
+			l.known[origin] = limit
+		}
+	}
+	return l, nil
+}
+
+// of is what is known of an origin, 0 if nothing.
+func (l *idleLimits) of(origin string) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d, _ := time.ParseDuration(l.known[origin].Limit)
+	return d
+}
+
+// note takes what the pools know now, and reports whether anything is new.
+func (l *idleLimits) note(now map[string]time.Duration) (changed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for origin, d := range now {
+		old, there := l.known[origin]
+		if d <= 0 || !there && len(l.known) >= idleLimitsMost {
+			continue
+		}
+		if fresh := (idleLimit{d.String(), time.Now().UTC().Truncate(time.Second)}); fresh.Limit != old.Limit || fresh.Seen.Sub(old.Seen) > time.Hour {
+			l.known[origin], changed = fresh, true
+		}
+	}
+	return changed
+}
+
+// save writes the file, whole or not at all.
+func (l *idleLimits) save() error {
+	l.mu.Lock()
+	data, err := json.MarshalIndent(idleFile{1, maps.Clone(l.known)}, "", "  ")
+	l.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(l.path), 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(l.path), idleLimitsName+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // there only if something below failed
+	_, err = f.Write(append(data, '\n'))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), l.path)
+}
+
+// saveIdleLimits keeps what the pools have learned for the next process.
+func (s *Sidecar) saveIdleLimits() {
+	now := make(map[string]time.Duration)
+	for _, b := range s.shown.Load().upstreams {
+		for origin, st := range b.transport.State() {
+			now[origin] = st.Learned
+		}
+	}
+	if !s.idleLimits.note(now) {
+		return
+	}
+	err := s.idleLimits.save()
+	if err == nil {
+		s.idleUnsaved.Store(false)
+	} else if !s.idleUnsaved.Swap(true) { // told once
+		s.log.Warn("what was learned of idle connections could not be written", "file", s.idleLimits.path, "error", err.Error())
+	}
+}
