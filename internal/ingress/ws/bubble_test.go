@@ -80,6 +80,7 @@ func (p *peer) next() (frame, error) {
 	return f, err
 }
 
+// readFrame returns what there is of a payload that is cut, with the error.
 func readFrame(r io.Reader) (f frame, masked bool, err error) {
 	var b [8]byte
 	if _, err := io.ReadFull(r, b[:2]); err != nil {
@@ -104,15 +105,17 @@ func readFrame(r io.Reader) (f frame, masked bool, err error) {
 			return f, masked, err
 		}
 	}
-	payload := make([]byte, n)
-	if _, err := io.ReadFull(r, payload); err != nil {
-		return f, masked, err
+	payload, err := io.ReadAll(io.LimitReader(r, int64(n&^(1<<63))))
+	if err == nil && uint64(len(payload)) < n {
+		err = io.ErrUnexpectedEOF
 	}
-	for i := range payload {
-		payload[i] ^= key[i%4]
+	if masked {
+		for i := range payload {
+			payload[i] ^= key[i%4]
+		}
 	}
 	f.payload = string(payload)
-	return f, masked, nil
+	return f, masked, err
 }
 
 // want reads a frame and compares it.
