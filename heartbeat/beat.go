@@ -19,6 +19,9 @@ const (
 	// having been blocked. Goroutines of a busy machine are late by
 	// milliseconds, a frozen process by seconds.
 	overdue = time.Second
+	// grain is how coarse the times are that a kernel tells: a tick of 4 ms, off
+	// by one.
+	grain = 10 * time.Millisecond
 	// farJump is the longest step of the clock that is believed.
 	farJump = 24 * time.Hour
 )
@@ -46,14 +49,17 @@ type Beat struct {
 	last time.Duration
 	due  time.Duration // when it wanted to be asked, 0 = it is not waiting
 
-	seenHeard, seenAcked time.Time // as last given
+	seenHeard, seenAcked int64 // as last given, so that a clock set back makes nothing new
 	heard                time.Duration
 	answered             time.Duration // the last sign of life that is no more than a probe's answer
 	active               time.Duration // the last byte in either direction, probes apart
 	blocked              time.Duration // until when our own side was
-	idle                 time.Duration // the silence before the probe that is out
+	began                time.Duration // when the probe left that began the doubt
+	idle                 time.Duration // the silence before it
 	trial                time.Duration // what a spare connection is trying, 0 = nothing
 	gap                  time.Duration // between the last two probes; 0 = there were none
+
+	suspect time.Duration // when a last probe is late, too
 
 	doubt    doubt
 	schedule schedule
@@ -76,7 +82,7 @@ func NewBeat(cfg BeatConfig, path *Path, now time.Time, rand func() float64) *Be
 	if path == nil {
 		path = NewPath()
 	}
-	b := &Beat{cfg: cfg.WithDefaults(), path: path, base: now, seenHeard: now}
+	b := &Beat{cfg: cfg.WithDefaults(), path: path, base: now, seenHeard: now.UnixNano()}
 	b.schedule.phase = path.join(now, rand()).Sub(now)
 	b.schedule.spot = time.Duration(rand() * float64(window))
 	b.schedule.probed = -maxPace // a refusal of others may be old
@@ -125,15 +131,18 @@ func (b *Beat) quiet(now time.Time, t time.Duration) Step {
 	limit, pace := b.path.plan()
 	floor := least(b.cfg, pace)
 	var due time.Duration
-	if b.cfg.Mode == Spare {
+	switch {
+	case b.cfg.Mode == Spare && !b.proven: // by a peer that answers nothing it would learn wrong
+		due = max(b.heard, b.schedule.probed) + floor
+	case b.cfg.Mode == Spare:
 		if b.trial == 0 {
 			if b.trial, _ = b.path.begin(now); b.trial == 0 {
-				b.doubt.stage = dead // there is nothing to learn
+				b.doubt.stage, b.verdict = dead, Alive // there is nothing to learn
 				return Step{Leave, now}
 			}
 		}
 		due = max(b.heard, b.active, b.schedule.probed) + b.trial
-	} else {
+	default:
 		every := interval(b.cfg, limit, pace)
 		if b.cfg.Mode == Adaptive && !b.rtt.Known() && b.probes == 0 {
 			every = min(every, 2*floor) // the first measurement need not wait
@@ -144,6 +153,7 @@ func (b *Beat) quiet(now time.Time, t time.Duration) Step {
 		return b.wait(t, due)
 	}
 	b.idle = t - max(b.heard, b.active)
+	b.began = t
 	b.send(t)
 	b.doubt.ask(t, b.timeout())
 	return Step{Probe, now}
@@ -158,6 +168,7 @@ func (b *Beat) judge(now time.Time, t time.Duration, signs Signs) Step {
 		return b.wait(t, due)
 	case Probe:
 		b.send(t)
+		b.suspect = t + b.timeout()
 	case Fresh:
 		if was == asked {
 			b.lateProbe()
@@ -165,8 +176,7 @@ func (b *Beat) judge(now time.Time, t time.Duration, signs Signs) Step {
 		return b.borrow(now, t)
 	case Leave:
 		if !b.proven {
-			b.unproven()
-			return b.wait(t, t)
+			return b.unproven(now, t)
 		}
 		b.verdict = DeadFlow
 		b.teach()
@@ -202,8 +212,7 @@ func (b *Beat) follow(t time.Duration, signs Signs) Step {
 	b.lateProbe()
 	if b.alone >= Unanswered && t-b.since >= max(aloneFor, 2*signs.RTO) {
 		if !b.proven {
-			b.unproven()
-			return b.wait(t, t)
+			return b.unproven(b.base.Add(t), t)
 		}
 		b.doubt.stage, b.verdict = dead, DeadFlow
 		return Step{Leave, b.base.Add(t)}
@@ -225,11 +234,17 @@ func (b *Beat) lateProbe() {
 }
 
 // unproven gives up a doubt about a peer that has never answered a probe: that it
-// does not answer this one proves nothing.
-func (b *Beat) unproven() {
+// does not answer this one proves nothing. A spare connection to it is no use.
+func (b *Beat) unproven(now time.Time, t time.Duration) Step {
 	b.drop()
-	b.answered = b.last
+	if b.cfg.Mode == Spare {
+		b.path.giveUp(now)
+		b.doubt.stage, b.verdict = dead, Alive
+		return Step{Leave, now}
+	}
+	b.answered = t
 	b.heard = max(b.heard, b.schedule.probed)
+	return b.wait(t, t)
 }
 
 // send notes that a probe leaves.
@@ -256,23 +271,24 @@ func (b *Beat) wait(t, due time.Duration) Step {
 
 // listen takes the signs of life that are new.
 func (b *Beat) listen(t time.Duration, signs Signs) {
-	if !signs.Acked.IsZero() && !signs.Acked.Equal(b.seenAcked) {
-		b.seenAcked, b.proven = signs.Acked, true // every kernel acknowledges
+	if acked := signs.Acked.UnixNano(); !signs.Acked.IsZero() && acked != b.seenAcked {
+		b.seenAcked, b.proven = acked, true // every kernel acknowledges
 		acked := min(signs.Acked.Sub(b.base), t)
-		if b.doubt.stage != quiet && acked > b.schedule.probed {
+		if b.doubt.stage != quiet && acked > b.began-grain {
 			b.outlived(acked)
 		}
 	}
-	if signs.Heard.IsZero() || signs.Heard.Equal(b.seenHeard) {
+	heard := signs.Heard.UnixNano()
+	if signs.Heard.IsZero() || heard == b.seenHeard {
 		return
 	}
-	b.seenHeard = signs.Heard
-	heard := min(signs.Heard.Sub(b.base), t)
-	if heard <= b.answered {
-		return // the probe's answer itself
+	b.seenHeard = heard
+	since := min(signs.Heard.Sub(b.base), t)
+	if since <= b.heard+grain || b.doubt.stage != quiet && since <= b.began-grain {
+		return // known, or the probe's answer itself, or older than the doubt
 	}
-	b.active = max(b.active, heard)
-	b.life(heard)
+	b.active = max(b.active, since)
+	b.life(since)
 	b.verdict, b.schedule.quick = Alive, 0
 }
 
@@ -323,7 +339,7 @@ func (b *Beat) life(t time.Duration) {
 		return
 	}
 	if b.doubt.stage == judging {
-		if b.contested++; b.proven && t-b.doubt.sent > b.timeout() {
+		if b.contested++; b.proven && t > b.suspect {
 			b.falseAlarms++
 		}
 	}
@@ -389,27 +405,26 @@ func (b *Beat) Sent(now time.Time) {
 	b.schedule.sent(t, b.answered, least(b.cfg, pace))
 }
 
-// Blocked tells that our own side could not read from one time to another, or that
-// the machine slept. It does not count: not as the peer's silence, nor in the round
-// trip of an answer that waited, nor in what the path can bear. A Beat that is asked
-// more than a second after the time it named sees that by itself.
+// Blocked tells that our own side could not read from one time to another, by the
+// wall clock, or that the machine slept. It does not count: not as the peer's
+// silence, nor in the round trip of an answer that waited, nor in what the path can
+// bear. A Beat that is asked more than a second after the time it named sees that by
+// itself, but not a sleep, in which the clock of timers stands still.
 func (b *Beat) Blocked(from, to time.Time) {
 	t := b.tick(to)
-	// A wall clock that ran on while the monotonic one stood still: it slept.
-	slept := to.Round(0).Sub(from.Round(0))-to.Sub(from) > overdue
-	b.away(t-max(to.Sub(from), 0), t, slept)
+	b.away(t-max(to.Round(0).Sub(from.Round(0)), 0), t)
 	b.due = 0
 }
 
 // away moves what is waited for by the time that does not count. After a long one
 // the doubt begins anew, with a probe at once.
-func (b *Beat) away(from, to time.Duration, slept bool) {
+func (b *Beat) away(from, to time.Duration) {
 	gap := to - from
-	if gap <= 0 && !slept {
+	if gap <= 0 {
 		return
 	}
 	b.blocked = to
-	if gap >= b.cfg.MinInterval || slept {
+	if gap >= b.cfg.MinInterval {
 		if b.doubt.stage != quiet && b.doubt.stage != dead {
 			b.drop()
 		}
@@ -418,6 +433,8 @@ func (b *Beat) away(from, to time.Duration, slept bool) {
 	}
 	if b.doubt.stage != quiet {
 		b.doubt.sent += to - min(max(from, b.doubt.sent), to)
+		// What came meanwhile has yet to be read.
+		b.doubt.sent = max(b.doubt.sent, to-b.doubt.limit+min(b.doubt.limit, overdue))
 	}
 }
 
@@ -434,7 +451,7 @@ func (b *Beat) tick(now time.Time) time.Duration {
 	}
 	b.last = t
 	if b.due > 0 && t > b.due+overdue {
-		b.away(b.due, t, false)
+		b.away(b.due, t)
 		b.due = 0
 	}
 	return t

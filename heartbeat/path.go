@@ -3,7 +3,6 @@
 package heartbeat
 
 import (
-	"math"
 	"sync"
 	"time"
 )
@@ -171,6 +170,13 @@ func (p *Path) end() {
 	p.trial = time.Time{}
 }
 
+// giveUp lets nobody try for a while.
+func (p *Path) giveUp(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.trial = now.Add(searchAfterStep)
+}
+
 // trying says whether a trial is running. A lease that is longer than any trial is
 // that of a clock which was set back.
 func (p *Path) trying(now time.Time) bool {
@@ -253,14 +259,4 @@ func (p *Path) join(now time.Time, random float64) time.Time {
 		p.base = now.Add(-time.Duration(random * float64(maxInterval)))
 	}
 	return p.base
-}
-
-// grid is the distance of the shared moments for an interval: a second times a
-// power of two, so that those of different intervals coincide.
-func grid(interval time.Duration) time.Duration {
-	g := interval / 4
-	if g < time.Second {
-		return g
-	}
-	return time.Second << int(math.Log2(float64(g/time.Second)))
 }

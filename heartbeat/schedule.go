@@ -110,21 +110,19 @@ func (sc *schedule) next(heard, answered, least, interval time.Duration, shared 
 }
 
 // shared is the last of the path's moments that ends in time, so that its
-// connections wake the machine and its radio together; if there is none, the
-// interval's end.
+// connections wake the machine and its radio together. They are an interval apart;
+// who would have to probe much too early uses the half or the quarter, and joins the
+// others with the next probe.
 func (sc *schedule) shared(heard, least, interval time.Duration) time.Duration {
-	g := grid(interval)
-	if g <= 0 {
-		return heard + interval
+	w := min(window, interval/8)
+	for grid := interval - w; grid > interval/8; grid /= 2 {
+		end := heard + interval - w - sc.phase
+		due := sc.phase + end - end%grid + sc.spot*w/window
+		if due >= heard+max(least, interval*3/8) {
+			return due
+		}
 	}
-	w := min(window, g/8)
-	moment := heard + interval - w - sc.phase
-	moment -= moment % g
-	due := sc.phase + moment + sc.spot*w/window
-	if due < heard+least || due > heard+interval {
-		return heard + interval
-	}
-	return due
+	return heard + interval // there is none in the short time that remains
 }
 
 // sent notes that something was sent which the peer is expected to answer.
@@ -132,7 +130,7 @@ func (sc *schedule) sent(now, answered, least time.Duration) {
 	switch {
 	case sc.quick == 0:
 		sc.quick, sc.owed = least, now
-	case now > answered:
-		sc.quick = min(sc.quick, max(busyInterval, least))
+	case sc.owed <= answered: // the first since a probe was answered
+		sc.quick, sc.owed = min(sc.quick, max(busyInterval, least)), now
 	}
 }
