@@ -43,7 +43,7 @@ type Config struct {
 
 	Class     h2.Class // of its requests
 	Pool      Pool
-	Heartbeat heartbeat.Config // when a silent connection is probed and left
+	Heartbeat heartbeat.Config // at first, see SetHeartbeat: when a silent connection is probed and left
 
 	// Distrust is told that the host of addr, host:port, showed a certificate for
 	// another name: its address may be a network login page's. If it returns true,
@@ -92,6 +92,7 @@ type Transport struct {
 	tcp     []string // of the protocols, those over TCP
 
 	quicTokens quic.TokenStore
+	heartbeat  atomic.Pointer[heartbeat.Config]
 	identity   atomic.Pointer[string] // roots and our certificate at the last Recheck
 
 	mu      sync.Mutex // guards origins and closed
@@ -126,6 +127,7 @@ func New(dial DialFunc, cfg Config) (*Transport, error) {
 		return nil, errors.New("transport: h3 needs h2 or http/1.1 beside it: a network may drop UDP")
 	}
 	t.quicTokens = quic.NewLRUTokenStore(64, 4)
+	t.heartbeat.Store(&cfg.Heartbeat)
 	t.tls = &tls.Config{MinVersion: cmp.Or(cfg.MinVersion, tls.VersionTLS12)}
 	if t.cfg.Trust == nil {
 		var err error
@@ -138,4 +140,14 @@ func New(dial DialFunc, cfg Config) (*Transport, error) {
 	}
 	t.Recheck()
 	return t, nil
+}
+
+// SetHeartbeat changes when silent connections are probed: of those that are open, from
+// their next silence on.
+func (t *Transport) SetHeartbeat(cfg heartbeat.Config) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	t.heartbeat.Store(&cfg)
+	return nil
 }

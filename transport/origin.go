@@ -181,6 +181,22 @@ func (o *origin) connect(ctx context.Context, h1Only bool) (*socket, net.Conn, s
 	return (&opening{o: o, h1Only: h1Only}).run(ctx)
 }
 
+// Reach opens a connection to the origin of u, without a place in its pool, and closes
+// it again: an error says that the path is down.
+func (t *Transport) Reach(ctx context.Context, u *url.URL) error {
+	o, err := t.origin(u)
+	if err != nil {
+		return err
+	}
+	s, nc, _, err := o.connect(ctx, true)
+	if err != nil {
+		return err
+	}
+	_ = nc.Close()
+	_ = s.Close()
+	return nil
+}
+
 // run makes attempts until one succeeds or no other can.
 func (op *opening) run(ctx context.Context) (*socket, net.Conn, string, error) {
 	for {

@@ -104,7 +104,7 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 			w = nil
 		} else {
 			if w == nil {
-				w = heartbeat.New(o.t.cfg.Heartbeat)
+				w = heartbeat.New(*o.t.heartbeat.Load())
 			}
 			now := time.Now()
 			heard, rto := f.heard(now)

@@ -298,6 +298,16 @@ func (c *checker) buffer(u Upstream) {
 	if (b.Policy == "spool" || u.Reattach.Wait > 0) && c.cfg.SpoolDir == "" {
 		c.addf(c.line("spool_dir"), "spool_dir", "none leaves no place for buffer.policy spool or reattach of upstream %s: name a folder", u.Name)
 	}
+	h := u.Heartbeat
+	if line, key := c.origin(u.Name, "heartbeat.min_interval"); h.MinInterval < Duration(time.Second) || h.MinInterval > Duration(5*time.Minute) {
+		c.addf(line, key, "%v is outside 1s to 5m", h.MinInterval)
+	}
+	if line, key := c.origin(u.Name, "heartbeat.max_interval"); h.MaxInterval > 0 && h.MaxInterval < h.MinInterval {
+		c.addf(line, key, "%v is below heartbeat.min_interval (%v)", h.MaxInterval, h.MinInterval)
+	}
+	if line, key := c.origin(u.Name, "heartbeat.timeout"); h.Timeout > 0 && h.Timeout < Duration(time.Second) {
+		c.warnf(line, key, "%v is a delay that a living path may have: leave it at 0s, which follows the measured round trips", h.Timeout)
+	}
 	if line, key := c.origin(u.Name, "heartbeat.sse_comments"); u.Heartbeat.SSEComments > 0 && time.Duration(u.Heartbeat.SSEComments) < time.Second {
 		c.addf(line, key, "%v is less than 1s", u.Heartbeat.SSEComments)
 	}

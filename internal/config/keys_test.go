@@ -119,7 +119,7 @@ upstreams:
     priority: batch
     pool: {warm: 2, max_connections: 3, max_h1_connections: 4, max_streams: 5, idle_timeout: 6s, queue_timeout: 7s}
     buffer: {stream_limit: 64KiB, policy: spool, spool_limit: 34MiB, stall_timeout: 12s}
-    heartbeat: {sse_comments: 20s}
+    heartbeat: {mode: fixed, min_interval: 6s, max_interval: 7s, timeout: 8s, sse_comments: 20s}
     resume: true
     reattach: {wait: 1m, limit: 1MiB}
     retry: {max_attempts: 2, budget: 0.1, statuses: [429], resets: true, base_delay: 1s, max_delay: 2s, replay_body: 2MiB, hedge: true, hedge_budget: 0.2}

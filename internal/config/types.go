@@ -104,7 +104,9 @@ type Reattach struct {
 
 // Heartbeat is how silent connections are kept.
 type Heartbeat struct {
-	SSEComments Duration // 0 = none
+	Mode                              string   // adaptive, fixed or off
+	MinInterval, MaxInterval, Timeout Duration // the last two 0 = learned
+	SSEComments                       Duration // 0 = none
 }
 
 // Retry is which requests are sent again, and how often.

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/warmwire/warmwire/internal/ingress/ws"
 )
 
 // A runningSet knows what runs, and how to end it.
@@ -72,14 +74,19 @@ type StreamInfo struct {
 	AppProto string
 	Start    time.Time
 	Status   int           // 0 = no answer yet
-	BytesOut int64         // body bytes that the app was given; of tunnels and WebSockets 0
+	BytesOut int64         // body bytes that the app was given; of tunnels 0
 	LagBytes int           // of the answer: came, and not taken by the app
 	LagTime  time.Duration // since when the app takes too little
 	Absent   bool          // the app has named it, and is away
+
+	Socket      *ws.Stats // of a WebSocket
+	App, Server *Pulse    // of a WebSocket with heartbeats
 }
 
 // A live is what others may see of an exchange while it runs.
 type live struct {
+	relay   atomic.Pointer[ws.Relay]
+	pulse   atomic.Pointer[func() (app, upstream Pulse)]
 	status  atomic.Int32
 	out     atomic.Int64
 	session atomic.Pointer[session]
@@ -104,6 +111,14 @@ func (e *exchange) info() StreamInfo {
 	i := StreamInfo{
 		ID: e.rec.ID, Upstream: e.rec.Upstream, Mode: e.rec.Mode, AppProto: e.rec.AppProto, Start: e.rec.Start,
 		Status: int(e.live.status.Load()), BytesOut: e.live.out.Load(),
+	}
+	if relay := e.live.relay.Load(); relay != nil {
+		stats := relay.Stats()
+		i.Socket, i.BytesOut = &stats, stats.App.BytesOut
+	}
+	if pulse := e.live.pulse.Load(); pulse != nil {
+		app, up := (*pulse)()
+		i.App, i.Server = &app, &up
 	}
 	if lag := e.live.lag.Load(); lag != nil {
 		var since time.Time

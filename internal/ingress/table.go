@@ -15,6 +15,7 @@ import (
 
 	"github.com/warmwire/warmwire/bufferctl"
 	"github.com/warmwire/warmwire/internal/dialect"
+	"github.com/warmwire/warmwire/internal/ingress/ws"
 	"github.com/warmwire/warmwire/internal/webguard"
 )
 
@@ -41,7 +42,9 @@ type Upstream struct {
 	Total      time.Duration          // request to end; 0 = none
 	Stall      time.Duration          // of an app that takes nothing of its answer; 0 = none
 	Spool      *bufferctl.SpoolConfig // takes an answer faster than its app does; nil = the upstream waits
+	Heartbeats func() *Heartbeats     // of one WebSocket; nil, or a nil answer = its ends ping each other
 	Reattach   *Reattach              // apps may name streams and come back to them; nil = not
+	ReadAhead  int                    // bytes of a WebSocket's side that are held for the other; 0 = 1 MiB
 	Priority   string                 // for [Config.Admit]
 	Comments   time.Duration          // a silent event stream gets a comment so often; 0 = none
 	ErrorEvent bool                   // a cut event stream gets an error event of the dialect first
@@ -52,6 +55,20 @@ type Upstream struct {
 // injects says whether the upstream adds credentials, which makes the port
 // worth stealing.
 func (u *Upstream) injects() bool { return len(u.SetHeaders) > 0 }
+
+// Heartbeats keep the two sides of one WebSocket and tell when one is dead.
+type Heartbeats struct {
+	App, Upstream ws.Policy
+	Pulse         func() (app, upstream Pulse) // what they know now; safe at any time
+	End           func()                       // called once, when the WebSocket has ended
+}
+
+// A Pulse is what a heartbeat knows of its side.
+type Pulse struct {
+	Verdict       string
+	RTT, Interval time.Duration // 0 = not known
+	Limit         time.Duration // for which the path keeps a silent connection, as learned
+}
 
 // Forward says what happens to hosts that are no upstream.
 type Forward struct {

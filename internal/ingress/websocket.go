@@ -87,20 +87,37 @@ func (e *exchange) switchProtocols(resp *http.Response) {
 func (e *exchange) relaySocket(app net.Conn, up io.ReadWriteCloser, early *bufio.Reader, extensions []string) (Outcome, string) {
 	e.dog.firstToken() // no answer is awaited on a connection that talks
 	sent, _ := early.Peek(early.Buffered())
-	relay, err := ws.New(ws.Leg{Conn: app, Early: slices.Clone(sent)}, ws.Leg{Conn: up}, ws.Config{
+	hearts := e.heartbeats()
+	if hearts.End != nil {
+		defer hearts.End()
+	}
+	relay, err := ws.New(ws.Leg{Conn: app, Early: slices.Clone(sent), Policy: hearts.App}, ws.Leg{Conn: up, Policy: hearts.Upstream}, ws.Config{
 		Extensions: extensions,
+		ReadAhead:  e.limits().ReadAhead,
 		Stall:      e.limits().Stall,
 		CloseWait:  closeWait,
-		PassPings:  true, // nothing of ours watches the two ways, so the ends must be able to
+		PassPings:  hearts.End == nil, // nothing of ours watches the two ways, so the ends must be able to
 	})
 	if err != nil {
 		_ = app.Close()
 		return OutcomeCutWarmwire, CauseInternal
 	}
+	e.live.relay.Store(relay)
 	cause := relay.Run(e.ctx)
 	stats := relay.Stats()
 	e.rec.BytesIn, e.rec.BytesOut = stats.App.BytesIn, stats.App.BytesOut
 	return e.socketEnd(cause)
+}
+
+// heartbeats are the upstream's for a new WebSocket, empty if there are none.
+func (e *exchange) heartbeats() *Heartbeats {
+	if u := e.rt.upstream; u != nil && u.Heartbeats != nil {
+		if h := u.Heartbeats(); h != nil {
+			e.live.pulse.Store(&h.Pulse)
+			return h
+		}
+	}
+	return &Heartbeats{}
 }
 
 // socketEnd says what the end of a WebSocket means.

@@ -24,7 +24,7 @@ func (s set) of(v string) string {
 }
 
 // labels are the closed sets; upstream names come from the configuration.
-type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust, attempt, decision, resumed set }
+type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust, attempt, decision, resumed, side set }
 
 func newLabels() labels {
 	return labels{
@@ -37,6 +37,7 @@ func newLabels() labels {
 		distrust: newSet("unknown_root", "missing_intermediate", "self_signed", "expired", "not_yet_valid", "wrong_name", "revoked",
 			"staple_stale", "staple_missing", "staple_invalid", "pin_mismatch", "weak", other),
 		attempt: newSet("unsent", "refused", "try_later", "answered", "cut_before", "cut_after", "late", "hopeless", "unknown", "slow"),
+		side:    newSet("app", "upstream"),
 		resumed: newSet("resumed", "failed", "refused", "too_large", "app_gone"),
 		decision: newSet("retried", "disabled", "forbidden", "exhausted", "budget", "not_replayable", "too_long", "deadline", "app_gone",
 			"hedged", "hedge_won", "hedge_lost"),

@@ -32,15 +32,15 @@ type Metrics struct {
 	reg    *prometheus.Registry
 	labels labels
 
-	requests, interruptions, handshakes, verdicts, tokens, lookups, untrusted, pauses, retries, resumes *prometheus.CounterVec
-	malformed, refused, reloads                                                                         *prometheus.CounterVec
-	acceptErrors, trailers                                                                              prometheus.Counter
-	duration, phase, ttft, perChunk, shaking                                                            *prometheus.HistogramVec
-	streams                                                                                             *prometheus.GaugeVec
-	appConns                                                                                            prometheus.Gauge
-	conns                                                                                               *connections
-	dropped                                                                                             atomic.Pointer[func() uint64]
-	used, limit                                                                                         atomic.Pointer[func() int64] // of the memory budget
+	requests, interruptions, handshakes, verdicts, tokens, lookups, untrusted, pauses, retries, resumes, probes, alarms *prometheus.CounterVec
+	malformed, refused, reloads                                                                                         *prometheus.CounterVec
+	acceptErrors, trailers                                                                                              prometheus.Counter
+	duration, phase, ttft, perChunk, shaking, rtt                                                                       *prometheus.HistogramVec
+	streams                                                                                                             *prometheus.GaugeVec
+	appConns                                                                                                            prometheus.Gauge
+	conns                                                                                                               *connections
+	dropped                                                                                                             atomic.Pointer[func() uint64]
+	used, limit                                                                                                         atomic.Pointer[func() int64] // of the memory budget
 
 	// mu guards known, and is held while series of upstreams are touched: a request
 	// that ends while its upstream vanishes must not bring the series back.
@@ -54,6 +54,7 @@ var (
 	phaseBuckets = []float64{.001, .01, .05, .25, 1, 5, 30}
 	tokenBuckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 120}
 	chunkBuckets = []float64{.005, .01, .025, .05, .1, .25, 1}
+	rttBuckets   = []float64{.05, .2, 1}
 	totalBuckets = []float64{.1, 1, 5, 30, 120, 600}
 )
 
@@ -87,6 +88,9 @@ func New(cfg Config) *Metrics {
 	m.pauses = counter("buffer_pauses_total", "Times in which an app was so slow that its upstream had to wait.", "upstream")
 	m.retries = counter("retries_total", "What was decided about sending a request again, by what came of it.", "upstream", "reason", "decision")
 	m.resumes = counter("stream_resumes_total", "Streams that broke and could be continued at the upstream, by what came of it.", "upstream", "result")
+	m.probes = counter("heartbeat_probes_total", "Pings of ours on WebSockets, by the side they went to.", "upstream", "side")
+	m.alarms = counter("heartbeat_false_alarms_total", "Doubts about a WebSocket's peer that it refuted late.", "upstream")
+	m.rtt = histogram("heartbeat_rtt_seconds", "Round trips of pings on WebSockets to upstreams.", rttBuckets, "upstream")
 	m.lookups = counter("dns_lookups_total", "Lookups of names, by how they were answered.", "result")
 	m.tokens = counter("tokens_total", "Tokens as the upstreams report them.", "upstream", "direction")
 	m.malformed = counter("malformed_requests_total", "Requests refused as malformed.", "code")
@@ -174,6 +178,27 @@ func (m *Metrics) Resume(upstream, result string) {
 	m.resumes.WithLabelValues(m.upstream(upstream, ""), m.labels.resumed.of(result)).Inc()
 }
 
+// HeartbeatProbe counts a ping of ours; side is app or upstream.
+func (m *Metrics) HeartbeatProbe(upstream, side string) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	m.probes.WithLabelValues(m.upstream(upstream, ""), m.labels.side.of(side)).Inc()
+}
+
+// HeartbeatRTT takes the round trip of a ping to an upstream.
+func (m *Metrics) HeartbeatRTT(upstream string, rtt time.Duration) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	m.rtt.WithLabelValues(m.upstream(upstream, "")).Observe(rtt.Seconds())
+}
+
+// FalseAlarms counts n doubts that were refuted.
+func (m *Metrics) FalseAlarms(upstream string, n int) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	m.alarms.WithLabelValues(m.upstream(upstream, "")).Add(float64(n))
+}
+
 // Handler serves the page.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
@@ -192,7 +217,7 @@ func (m *Metrics) SetUpstreams(names []string) {
 		}
 		l := prometheus.Labels{"upstream": name}
 		for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.untrusted, m.pauses, m.retries, m.resumes,
+			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.untrusted, m.pauses, m.retries, m.resumes, m.probes, m.alarms, m.rtt,
 		} {
 			v.DeletePartialMatch(l)
 		}

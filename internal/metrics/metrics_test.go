@@ -73,6 +73,7 @@ func TestJunkDoesNotGrowThePage(t *testing.T) {
 		m.Handshake(junk(), junk(), 0)
 		m.Untrusted(junk(), junk(), false)
 		m.Paused(junk())
+		m.HeartbeatProbe(junk(), junk())
 		m.Resume(junk(), junk())
 		m.Retry(junk(), junk(), junk())
 		m.UpstreamConn(junk(), junk(), 0)

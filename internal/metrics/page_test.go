@@ -35,6 +35,9 @@ func touched() *Metrics {
 			m.Verdict(up, "thinking") // the labels are fixed, one shows the name
 			m.Untrusted(up, "expired", false)
 			m.Paused(up)
+			m.HeartbeatProbe(up, "app")
+			m.HeartbeatRTT(up, time.Second)
+			m.FalseAlarms(up, 1)
 			m.Resume(up, "resumed")
 			m.Retry(up, "unsent", "retried")
 			m.Retry(up, "try_later", "disabled")
@@ -66,8 +69,10 @@ func touch(m *Metrics, up, mode string) {
 	for outcome := range m.labels.outcome {
 		r := full(up, mode, outcome, "app_left")
 		m.RequestDone(r)
-		r.Protocol = "HTTP/2.0"
-		m.RequestDone(r)
+		if mode != "websocket" { // over HTTP/2 apps have none
+			r.Protocol = "HTTP/2.0"
+			m.RequestDone(r)
+		}
 	}
 	// The causes of the relay; codes of the way out break off an answer rarely.
 	for _, cause := range []string{"app_upload_truncated", "error_event", "first_token_timeout", "idle_timeout", "missing_terminal", "total_timeout",

@@ -71,6 +71,9 @@ func (s *Sidecar) buildTable(cfg *config.Config, old map[string]*built) (*ingres
 		if err != nil {
 			return nil, nil, fmt.Errorf("upstream %s: %w", u.Name, err)
 		}
+		if err := b.transport.SetHeartbeat(watchConfig(u.Heartbeat)); err != nil {
+			return nil, nil, fmt.Errorf("upstream %s: %w", u.Name, err)
+		}
 		if b.layers, err = s.stack(u, b.transport, old[u.Name]); err != nil {
 			return nil, nil, fmt.Errorf("upstream %s: %w", u.Name, err)
 		}
@@ -83,7 +86,7 @@ func (s *Sidecar) buildTable(cfg *config.Config, old map[string]*built) (*ingres
 			Name: u.Name, URL: u.URL, Dialect: dialect.Kind(u.Dialect), Transport: b.layers.first, SetHeaders: set,
 			FirstToken: time.Duration(u.Timeouts.FirstToken), Idle: time.Duration(u.Timeouts.Idle), Total: time.Duration(u.Timeouts.Total),
 			Stall: time.Duration(u.Buffer.StallTimeout), Priority: u.Priority, ErrorEvent: u.ErrorEvent,
-			Comments: time.Duration(u.Heartbeat.SSEComments), Spool: s.spool(cfg, u), Reattach: s.reattach(cfg, u),
+			Heartbeats: s.heartbeats(u, b.transport), ReadAhead: int(u.Buffer.StreamLimit), Comments: time.Duration(u.Heartbeat.SSEComments), Spool: s.spool(cfg, u), Reattach: s.reattach(cfg, u),
 		})
 	}
 	if err := s.buildForward(cfg, t, ups, pick, old[forwardName]); err != nil {
@@ -163,6 +166,7 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 				s.names.Report(host, at.Addr(), true)
 			}
 		},
+		Heartbeat:   watchConfig(u.Heartbeat),
 		OnVerdict:   func(v string) { s.metrics.Verdict(u.Name, v) },
 		OnHandshake: func(h transport.Handshake) { s.metrics.Handshake(u.Name, h.How, h.Took) },
 	}
@@ -343,6 +347,7 @@ func (s *Sidecar) reloadLocked(tuned map[string]string) error {
 		s.log.Warn("configuration", "warning", err.Error())
 	}
 	s.shown.Store(&shown{cfg, ups, tuned})
+	s.beats.set(cfg)
 	s.setLogLevel(cfg)
 	s.memory.SetLimit(memoryLimit(cfg))
 	s.limitHeap(cfg)

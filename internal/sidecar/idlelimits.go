@@ -104,19 +104,24 @@ func (l *idleLimits) save() error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(l.path), 0o700); err != nil {
+	return writeWhole(l.path, append(data, '\n'))
+}
+
+// writeWhole puts data into the file at path, whole or not at all.
+func writeWhole(path string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(l.path), idleLimitsName+".*")
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name()) // there only if something below failed
-	_, err = f.Write(append(data, '\n'))
+	_, err = f.Write(data)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), l.path)
+	return os.Rename(f.Name(), path)
 }
 
 // saveIdleLimits keeps what the pools have learned for the next process.
@@ -127,13 +132,16 @@ func (s *Sidecar) saveIdleLimits() {
 			now[origin] = st.Learned
 		}
 	}
-	if !s.idleLimits.note(now) {
-		return
+	var err error
+	if s.idleLimits.note(now) {
+		err = s.idleLimits.save()
 	}
-	err := s.idleLimits.save()
+	if s.beats.paths.Len() > 0 {
+		err = errors.Join(err, writeWhole(s.beats.file, s.beats.paths.Save()))
+	}
 	if err == nil {
 		s.idleUnsaved.Store(false)
 	} else if !s.idleUnsaved.Swap(true) { // told once
-		s.log.Warn("what was learned of idle connections could not be written", "file", s.idleLimits.path, "error", err.Error())
+		s.log.Warn("what was learned of connections could not be written", "folder", filepath.Dir(s.idleLimits.path), "error", err.Error())
 	}
 }

@@ -60,6 +60,8 @@ type Sidecar struct {
 	hosts       dial.Memory    // how their addresses did
 
 	idleLimits *idleLimits
+	beats      *beats
+	reaching   sync.WaitGroup // connections that show whether a path lives
 
 	sessionsUnsaved, idleUnsaved atomic.Bool // the last attempt failed
 
@@ -110,6 +112,7 @@ func New(cfg *config.Config, opt Options) (*Sidecar, error) {
 		return nil, err
 	}
 	s.sessions = tlspool.New(tlspool.Config{})
+	s.beats = newBeats(cfg.StateDir)
 	if s.idleLimits, err = loadIdleLimits(cfg.StateDir); err != nil {
 		s.log.Warn("starting without what was learned of idle connections", "error", err.Error())
 	}
@@ -265,6 +268,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	s.drain(stopServing)
 	serving.Wait()
 	s.closeUpstreams()
+	s.reaching.Wait()
 	stopLast()
 	last.Wait()
 	return errors.Join(err, s.names.Close())

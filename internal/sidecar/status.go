@@ -7,6 +7,8 @@ import (
 	"net"
 	"runtime"
 	"time"
+
+	"github.com/warmwire/warmwire/internal/ingress"
 )
 
 // ready says why no new requests should come, nil if they may. It speaks of this
@@ -153,13 +155,36 @@ type streamStatus struct {
 	LagBytes int    `json:"lag_bytes"`
 	LagTime  string `json:"lag_time,omitempty"`
 	Absent   bool   `json:"absent,omitempty"` // it waits for its app to come back
+
+	BytesIn     int64        `json:"bytes_in,omitempty"` // of a WebSocket
+	AppBeat     *pulseStatus `json:"app_heartbeat,omitempty"`
+	ServersBeat *pulseStatus `json:"upstream_heartbeat,omitempty"`
+}
+
+// A pulseStatus is the heartbeat of one side of a WebSocket.
+type pulseStatus struct {
+	Verdict   string `json:"verdict"`
+	RTT       string `json:"rtt,omitempty"`
+	Interval  string `json:"interval,omitempty"`
+	IdleLimit string `json:"idle_limit,omitempty"` // of the path, as learned
+}
+
+func pulseOf(p *ingress.Pulse) *pulseStatus {
+	if p == nil {
+		return nil
+	}
+	return &pulseStatus{p.Verdict, span(p.RTT), span(p.Interval), span(p.Limit)}
 }
 
 func (s *Sidecar) streams() any {
 	out := []streamStatus{}
 	for _, i := range s.ingress.Streams() {
-		out = append(out, streamStatus{i.ID, i.Upstream, string(i.Mode), i.AppProto, span(max(time.Since(i.Start), time.Millisecond)),
-			i.Status, i.BytesOut, i.LagBytes, span(i.LagTime), i.Absent})
+		st := streamStatus{i.ID, i.Upstream, string(i.Mode), i.AppProto, span(max(time.Since(i.Start), time.Millisecond)),
+			i.Status, i.BytesOut, i.LagBytes, span(i.LagTime), i.Absent, 0, pulseOf(i.App), pulseOf(i.Server)}
+		if i.Socket != nil {
+			st.BytesIn = i.Socket.App.BytesIn
+		}
+		out = append(out, st)
 	}
 	return out
 }
