@@ -32,6 +32,7 @@ type contained struct {
 	spec  spec
 	peak  int64 // of the group
 	rss   int64 // of the process, at the end; 0 = it is gone
+	sock  int64 // the kernel's for its sockets, most (version 1) or at the end (version 2)
 	kills int   // by the kernel
 	whole int   // answers that arrived byte for byte
 }
@@ -44,31 +45,38 @@ type group struct {
 	dir  string
 	peak string // file
 	oom  string // file with a line oom_kill N
+	sock string // file with the bytes of socket buffers, or with a line sock N
 }
 
 // newGroup makes one, of version 2 or 1 (cgroups(7)).
 func newGroup(limit int64) (*group, error) {
 	name := fmt.Sprintf("warmwire-bench-%d", os.Getpid())
-	for _, v := range []struct{ root, limit, peak, oom string }{
-		{"/sys/fs/cgroup", "memory.max", "memory.peak", "memory.events"},
-		{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.max_usage_in_bytes", "memory.oom_control"},
+	for _, v := range []struct{ root, limit, peak, oom, sock string }{
+		{"/sys/fs/cgroup", "memory.max", "memory.peak", "memory.events", "memory.stat"},
+		{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.max_usage_in_bytes", "memory.oom_control", "memory.kmem.tcp.max_usage_in_bytes"},
 	} {
 		dir := filepath.Join(v.root, name)
 		if os.Mkdir(dir, 0o755) != nil {
 			continue
 		}
-		limitFile, err := os.OpenFile(filepath.Join(dir, v.limit), os.O_WRONLY, 0) // the kernel makes it, where the controller is
-		if err == nil {
-			_, err = limitFile.WriteString(strconv.FormatInt(limit, 10))
-			err = errors.Join(err, limitFile.Close())
-		}
-		if err != nil {
+		if err := put(filepath.Join(dir, v.limit), limit); err != nil {
 			_ = os.Remove(dir)
 			continue
 		}
-		return &group{dir, filepath.Join(dir, v.peak), filepath.Join(dir, v.oom)}, nil
+		_ = put(filepath.Join(dir, "memory.kmem.tcp.limit_in_bytes"), 1<<40) // version 1 counts those once there is a limit
+		return &group{dir, filepath.Join(dir, v.peak), filepath.Join(dir, v.oom), filepath.Join(dir, v.sock)}, nil
 	}
 	return nil, errNoGroup
+}
+
+// put writes a number to a file that is there where the controller is.
+func put(file string, n int64) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(strconv.FormatInt(n, 10))
+	return errors.Join(err, f.Close())
 }
 
 // close removes the group once its processes have gone.
@@ -100,6 +108,13 @@ func (g *group) read(into *contained) error {
 	}
 	if text, err = os.ReadFile(g.oom); err != nil {
 		return err
+	}
+	if sock, err := os.ReadFile(g.sock); err == nil {
+		number := string(sock)
+		if _, rest, ok := strings.Cut("\n"+number, "\nsock "); ok {
+			number, _, _ = strings.Cut(rest, "\n")
+		}
+		into.sock, _ = strconv.ParseInt(strings.TrimSpace(number), 10, 64)
 	}
 	for line := range strings.Lines(string(text)) {
 		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {

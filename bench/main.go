@@ -56,7 +56,9 @@ type settings struct {
 	callFor   time.Duration // of each of its rows, and round
 	outageFor time.Duration
 
-	twice int // faulted calls instead; 0 = another run
+	twice  int    // faulted calls instead; 0 = another run
+	mock   int    // faulted calls inside a lab instead; 0 = another run
+	beside string // another build of Warmwire to compare with instead; "" = another run
 }
 
 // longest bounds a whole run; one takes about ten minutes.
@@ -76,15 +78,21 @@ func main() {
 	flag.IntVar(&s.stalled, "stalled", 0, "instead: what so many `readers` that stop reading cost; docs/buffers.md has it with 100")
 	flag.BoolVar(&s.retries, "retries", false, "instead: who tries again after errors, and what that costs; docs/retries.md has it")
 	flag.IntVar(&s.twice, "twice", 0, "instead: so many `calls` to an upstream that fails in every way, and which it executed twice; docs/retries.md has it with 100000")
-	rounds := flag.Int("rounds", 0, "`rounds` of -stalled and -retries; 0 = as the run has them")
+	flag.IntVar(&s.mock, "mock", 0, "instead, as the command of warmwire lab run: so many faulted `calls` over its network")
+	flag.StringVar(&s.beside, "beside", "", "instead: this Warmwire over the one in `file`, from before a change")
+	callRate := flag.Int("rate", 0, "`calls` a second of -retries; 0 = as the run has them")
+	rounds := flag.Int("rounds", 0, "`rounds` of -stalled, -retries and -beside; 0 = as the run has them")
 	idle := flag.Int("idle", 0, "open idle `streams` of the memory step, up to 9900; 0 = as the run has them")
 	flag.Parse()
 	s.size(*short)
 	if *idle > 0 {
 		s.idle = min(*idle, 9900) // Warmwire's limits.connections is 10000
 	}
+	if *callRate > 0 {
+		s.callRate = *callRate
+	}
 	if *rounds > 0 {
-		s.memory = *rounds
+		s.rounds, s.memory = *rounds, *rounds
 	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -116,6 +124,10 @@ func (s settings) run(ctx context.Context) error {
 		return runRetries(ctx, s)
 	case s.twice > 0:
 		return runTwice(ctx, s)
+	case s.mock > 0:
+		return runMock(ctx, s)
+	case s.beside != "":
+		return runBeside(ctx, s)
 	}
 	return run(ctx, s)
 }
@@ -125,7 +137,7 @@ func (s *settings) size(short bool) {
 	s.calls, s.loop = 300, time.Second
 	s.streams, s.rate, s.tokens = 100, 50, 1500*time.Millisecond
 	s.idle, s.slow, s.slowFor = 1000, 20, 3*time.Second
-	s.callRate, s.callFor, s.outageFor = 1000, 10*time.Second, time.Minute
+	s.callRate, s.callFor, s.outageFor = 1000, 5*time.Second, time.Minute
 	if short {
 		s.callRate, s.callFor, s.outageFor = 100, 500*time.Millisecond, time.Second
 		s.rounds, s.memory = 2, 1

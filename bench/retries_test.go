@@ -136,3 +136,30 @@ func TestRetryReportComparesWithNoErrors(t *testing.T) {
 		}
 	}
 }
+
+// TestCallsInALabAreCountedByID runs without the lab: a model API that counts an id twice
+// makes the run fail, and so does one that does not know all ids.
+func TestCallsInALabAreCountedByID(t *testing.T) {
+	for stats, want := range map[string]string{
+		`{"ids": {"1": 1, "2": 1}}`: "", `{"ids": {"1": 1, "2": 2}}`: "1 of 3 calls came more than once", `{"other_ids": 4}`: "did not count 4 arrivals",
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/mock/stats" {
+				_, _ = w.Write([]byte(stats))
+			} else if r.Header.Get("Mock-Id") == "" {
+				t.Errorf("%s without an id", r.URL)
+			}
+		}))
+		t.Setenv("WARMWIRE_LAB_THROUGH", srv.URL)
+		t.Setenv("WARMWIRE_LAB_URL", srv.URL)
+		err := runMock(t.Context(), settings{mock: 3})
+		srv.Close()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: got %v, want %q", stats, err, want)
+		}
+	}
+	t.Setenv("WARMWIRE_LAB_URL", "")
+	if err := runMock(t.Context(), settings{mock: 3}); err == nil {
+		t.Error("it runs without a lab")
+	}
+}

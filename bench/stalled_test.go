@@ -34,7 +34,7 @@ func TestStalledReportDividesByBudgetAndIdle(t *testing.T) {
 		"| no budget |",
 		"| now and then | it waited |",
 		"| spool | 1.0 (1.0–1.0) | 0 (0–0) | 0 (0–0) | 19 of 20 |",
-		"| killed | 0 | 0 | 1 | 0 of 50 |",
+		"| killed | 0 | 0 | 0 | 1 | 0 of 50 |",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

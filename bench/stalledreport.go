@@ -155,10 +155,10 @@ func (r *stalledReport) containedTable(out io.Writer) {
 	fmt.Fprintf(out, "\nA control group of %d MB, %d clients that read 20 kB/s of %d MB for %s and then the rest at full speed:\n\n",
 		containerBytes/1_000_000, containerReaders, containerAnswer/1_000_000, 5*r.slowFor)
 	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
-	line(w, "proxy", "most memory of the group, MiB", "resident at the end, MiB", "killed by the kernel", "byte for byte")
-	line(w, slices.Repeat([]string{"---"}, 5)...)
+	line(w, "proxy", "most memory of the group, MiB", "resident at the end, MiB", "socket buffers beside it, MiB", "killed by the kernel", "byte for byte")
+	line(w, slices.Repeat([]string{"---"}, 6)...)
 	for _, one := range r.small {
-		line(w, one.spec.name, fmt.Sprintf("%.0f", mebi(one.peak)), fmt.Sprintf("%.0f", mebi(one.rss)), fmt.Sprint(one.kills),
+		line(w, one.spec.name, fmt.Sprintf("%.0f", mebi(one.peak)), fmt.Sprintf("%.0f", mebi(one.rss)), fmt.Sprintf("%.0f", mebi(one.sock)), fmt.Sprint(one.kills),
 			fmt.Sprintf("%d of %d", one.whole, containerReaders))
 	}
 	_ = w.Flush()
