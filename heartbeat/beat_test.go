@@ -116,7 +116,7 @@ func TestBeatSchedule(t *testing.T) {
 		{name: "and given", cfg: BeatConfig{Mode: Fixed, MaxInterval: 70 * s}, sent: []time.Duration{3 * s}, heard: []time.Duration{20 * s},
 			want: []time.Duration{8 * s, 18080 * ms, 90 * s}},
 		{name: "somebody still speaks", cfg: BeatConfig{Mode: Fixed, MaxInterval: 70 * s}, sent: []time.Duration{3 * s, 40 * s, 80 * s, 90 * s, 110 * s},
-			want: []time.Duration{8 * s, 18080 * ms, 38160 * ms, 60 * s, 100 * s, 130 * s}},
+			want: []time.Duration{8 * s, 18080 * ms, 38160 * ms, 50 * s, 70080 * ms, 90 * s}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if err := tt.cfg.Validate(); err != nil {
@@ -150,6 +150,9 @@ func TestDeadFlowIsKnown(t *testing.T) {
 				t.Fatalf("late after %v", late-due)
 			}
 			l.want(due+tt.late, Fresh, Doubtful)
+			if next := l.b.Stats().Timeout; next != 2*tt.late {
+				t.Errorf("the next time-out is %v", next)
+			}
 			l.want(due+tt.late, Wait, Doubtful)
 			fresh := due + tt.late + 240*ms
 			l.b.FreshResult(at(fresh), true)
@@ -278,6 +281,60 @@ func TestSpareThatIsClosedTeaches(t *testing.T) {
 	}
 }
 
+// A peer that is known to be slow is given its time for the last probe, too.
+func TestSlowPeerIsGivenItsTime(t *testing.T) {
+	l := newLine(t, BeatConfig{Mode: Fixed}, nil)
+	now := 20 * s
+	for range 20 {
+		l.next(now)
+		now += 8 * s
+		l.answer(now, 8*s)
+		now = l.want(now, Wait, Thinking)
+	}
+	l.want(now, Probe, Thinking)
+	late := l.want(now, Wait, Thinking)
+	l.want(late, Fresh, Doubtful)
+	l.b.FreshResult(at(late), true)
+	l.want(late, Probe, Doubtful)
+	if due := l.want(late, Wait, Doubtful); late-now < 10*s || due-late < 20*s {
+		t.Errorf("late after %v, dead after %v more", late-now, due-late)
+	}
+}
+
+// The result of a fresh connection that comes after the old one's answer is news for
+// the path alone.
+func TestLateResultIsNoDoubt(t *testing.T) {
+	for _, ok := range []bool{true, false} {
+		l := newLine(t, BeatConfig{}, nil)
+		due := l.want(l.proven(), Wait, Thinking)
+		l.want(due, Probe, Thinking)
+		l.want(due+s, Fresh, Doubtful)
+		l.answer(due+2*s, 2*s)
+		l.want(due+2*s, Wait, Thinking)
+		l.b.FreshResult(at(due+3*s), ok)
+		if l.want(due+3*s, Wait, Thinking); l.b.Doubting() {
+			t.Errorf("a result of %v begins a doubt", ok)
+		}
+	}
+}
+
+// A clock that is set back neither makes old signs new nor stops the verdict.
+func TestClockThatIsSetBack(t *testing.T) {
+	l := newLine(t, BeatConfig{}, nil)
+	due := l.want(l.proven(), Wait, Thinking)
+	l.acked = l.heard
+	l.want(due, Probe, Thinking)
+	back := due - 48*time.Hour
+	late := l.want(back, Wait, Thinking)
+	if late != back+s {
+		t.Fatalf("late after %v", late-back)
+	}
+	l.want(late, Fresh, Doubtful)
+	l.b.FreshResult(at(late), true)
+	l.want(late, Probe, Doubtful)
+	l.want(late+3*s, Leave, DeadFlow)
+}
+
 // Without a fresh connection only much evidence will do.
 func TestAloneIsPatient(t *testing.T) {
 	l := newLine(t, BeatConfig{NoFresh: true}, nil)
@@ -368,7 +425,11 @@ func TestRefusalSlowsThePath(t *testing.T) {
 	}
 	first.b.Refused()
 	for _, cfg := range []BeatConfig{{}, {Mode: Fixed}, {MaxInterval: 10 * s}} {
-		got := newLine(t, cfg, path).probes(3, nil, []time.Duration{s})
+		l := newLine(t, cfg, path)
+		got := l.probes(3, nil, []time.Duration{s})
+		if every := l.b.Stats().Interval; every < 40*s {
+			t.Errorf("%+v: interval %v", cfg, every)
+		}
 		for i := 1; i < len(got); i++ {
 			if got[i]-got[i-1] < 40*s {
 				t.Errorf("%+v: probes at %v", cfg, got)
@@ -418,6 +479,40 @@ func TestOwnBlockDoesNotCount(t *testing.T) {
 	l.want(now+4*s, Leave, DeadFlow)
 	if limit, _ := path.Limit(); limit != 340*s {
 		t.Errorf("a silence in our sleep moved the limit to %v", limit)
+	}
+}
+
+// A short block moves the verdict by as much, and no more.
+func TestShortBlockMovesTheVerdict(t *testing.T) {
+	l := newLine(t, BeatConfig{}, nil)
+	due := l.want(l.proven(), Wait, Thinking)
+	l.want(due, Probe, Thinking)
+	l.want(due+s, Fresh, Doubtful)
+	l.b.FreshResult(at(due+s), true)
+	l.want(due+s, Probe, Doubtful)
+	l.b.Blocked(at(due+2*s), at(due+3500*ms))
+	if dead := l.want(due+3500*ms, Wait, Doubtful); dead != due+5500*ms {
+		t.Errorf("dead after %v", dead-due)
+	}
+	l.want(due+5500*ms, Leave, DeadFlow)
+}
+
+// Nor is a limit learned from a silence in which our own side was away.
+func TestOwnBlockTeachesNothing(t *testing.T) {
+	path := NewPath()
+	path.Survived(340 * s)
+	l := newLine(t, BeatConfig{}, path)
+	now := l.proven()
+	l.want(now, Wait, Thinking)
+	l.b.Blocked(at(now+2*s), at(now+60*s))
+	now += 60 * s
+	l.want(now, Probe, Thinking)
+	l.want(now+s, Fresh, Doubtful)
+	l.b.FreshResult(at(now+s), true)
+	l.want(now+s, Probe, Doubtful)
+	l.want(now+4*s, Leave, DeadFlow)
+	if limit, _ := path.Limit(); limit != 340*s {
+		t.Errorf("limit %v", limit)
 	}
 }
 

@@ -88,7 +88,7 @@ func (p *Path) plan() (limit, pace time.Duration) {
 func (p *Path) Survived(idle time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if idle < minIdle || idle > maxIdle {
+	if idle > maxIdle {
 		return
 	}
 	p.proven = p.proven || idle >= p.survived

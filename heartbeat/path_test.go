@@ -161,6 +161,47 @@ func TestShrunkenLimitIsLearned(t *testing.T) {
 	}
 }
 
+// What dies within seconds did not die of its silence.
+func TestQuickDeathsTeachNothing(t *testing.T) {
+	p := NewPath()
+	p.Died(at(0), minIdle-1)
+	p.Died(at(0), maxIdle+1)
+	p.Survived(maxIdle + 1)
+	if limit, proven := p.Limit(); limit != firstLimit || proven || p.died != 0 {
+		t.Errorf("limit %v, died %v", limit, p.died)
+	}
+}
+
+func TestFailedFreshConnectionsPause(t *testing.T) {
+	p := NewPath()
+	now := epoch
+	for _, want := range []time.Duration{s, 2 * s, 4 * s, 8 * s, 8 * s} {
+		if f, _ := p.fresh(now, now); f != openOne {
+			t.Fatalf("%v", f)
+		}
+		if f, again := p.fresh(now, now); f != beingOpened && f != couldNot || again <= 0 {
+			t.Fatalf("a second one: %v after %v", f, again)
+		}
+		if got := p.freshResult(now, false); got != want {
+			t.Errorf("pause %v, want %v", got, want)
+		}
+		if f, again := p.fresh(now.Add(want-1), now); f != couldNot || again != 1 {
+			t.Errorf("in the pause: %v, again after %v", f, again)
+		}
+		now = now.Add(want)
+	}
+	if f, _ := p.fresh(now, now); f != openOne {
+		t.Fatalf("%v", f)
+	}
+	p.freshResult(now.Add(s), true)
+	if f, _ := p.fresh(now.Add(2*s), now); f != wasOpened {
+		t.Errorf("after a success: %v", f)
+	}
+	if f, _ := p.fresh(now.Add(3*s), now.Add(2*s)); f != openOne {
+		t.Errorf("an old success serves a new doubt: %v", f)
+	}
+}
+
 func TestOneTrialAtATime(t *testing.T) {
 	p := NewPath()
 	idle, ok := p.begin(at(0))
@@ -261,7 +302,8 @@ func TestPathsAreBounded(t *testing.T) {
 	if l.Len() != 3 || l.Path("n", "0") == first {
 		t.Errorf("%d paths", l.Len())
 	}
-	if l.Path(strings.Repeat("n", maxName+1), "o"); l.Len() != 3 {
+	l = NewLimits(3)
+	if l.Path(strings.Repeat("n", maxName+1), "o"); l.Len() != 0 {
 		t.Error("a name of any length is kept")
 	}
 }

@@ -100,6 +100,22 @@ func TestMinAndTailForget(t *testing.T) {
 	}
 }
 
+// Also where there are few samples, and after the clock was set back.
+func TestTailForgetsByTime(t *testing.T) {
+	for _, back := range []time.Duration{0, 5 * time.Hour} {
+		var r RTT
+		r.Add(at(0), 80*ms)
+		r.Add(at(6*time.Hour-s), 80*ms)
+		r.Add(at(6*time.Hour), 4*s)
+		for now := 6*time.Hour - back; now < 8*time.Hour-back; now += 5 * time.Minute {
+			r.Add(at(now), 80*ms)
+		}
+		if r.Tail() > 110*ms {
+			t.Errorf("back by %v: the tail is %v", back, r.Tail())
+		}
+	}
+}
+
 // Whatever comes, and whatever the clock does: the estimates stay among the
 // samples and the time-out within its bounds.
 func TestRTTStaysInItsBounds(t *testing.T) {

@@ -27,7 +27,7 @@ const (
 	fixedInterval = 20 * time.Second
 	// busyInterval bounds the growth of the interval while something is still
 	// being sent: the radio is awake anyway, and somebody waits (guess).
-	busyInterval = 20 * time.Second
+	busyInterval = 10 * time.Second
 	// window is for how long the probes of one shared moment are spread.
 	window = 250 * time.Millisecond
 )

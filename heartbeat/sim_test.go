@@ -3,6 +3,7 @@
 package heartbeat
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -218,6 +219,44 @@ func TestNATLimitsAreLearned(t *testing.T) {
 				tn.limit, learned.Round(s), spares, died, cuts, perHour, later-cuts, tn.spares)
 			if tn.limit < tt.limit || tt.nat > 0 && tn.limit > tt.nat || learned > tt.within || spares > tt.spares || cuts > tt.cuts || later != cuts || perHour > tt.perHour {
 				t.Error("not as good as it was")
+			}
+		})
+	}
+}
+
+// A flow that dies while the path lives is known by the rule, whatever the jitter
+// does: 3 s after the fresh connection's answer and the round trip of asking, or twice
+// the retransmission time-out that the kernel has come to; while somebody waits, within
+// seconds of the death.
+func TestDeadFlowIsKnownSoon(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		asks         time.Duration
+		after, since time.Duration // at most, since the fresh answer and since the death
+	}{
+		{name: "silent", after: 3*s + 100*ms, since: 36 * s},
+		{name: "somebody waits", asks: 2 * s, after: 3*s + 100*ms, since: 17 * s},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var after, since []time.Duration
+			for seed := range uint64(200) {
+				w := newWorld(seed)
+				c := w.client(BeatConfig{})
+				c.asks = tt.asks
+				died := 2*time.Minute + time.Duration(w.rnd.Float64()*float64(time.Minute))
+				w.at(died, func() { c.flow.dead = true })
+				w.run(10 * time.Minute)
+				if c.cuts != 1 {
+					t.Fatalf("%d cuts", c.cuts)
+				}
+				after, since = append(after, c.left-c.freshOK), append(since, c.left-died)
+			}
+			slices.Sort(after)
+			slices.Sort(since)
+			t.Logf("after the fresh answer: median %v, most %v; after the death: median %v, most %v", after[100], after[199], since[100], since[199])
+			if after[199] > tt.after || after[0] < 3*s || since[199] > tt.since {
+				t.Error("too late, or too soon")
 			}
 		})
 	}
