@@ -162,7 +162,7 @@ func (b *Beat) quiet(now time.Time, t time.Duration) Step {
 // judge follows a doubt with a fresh connection.
 func (b *Beat) judge(now time.Time, t time.Duration, signs Signs) Step {
 	was := b.doubt.stage
-	action, due := b.doubt.step(t, max(b.cfg.DeadAfter, 2*signs.RTO, b.timeout()), pollFresh)
+	action, due := b.doubt.step(t, max(b.cfg.DeadAfter, 2*signs.RTO, b.timeout()), firstRetry)
 	switch action {
 	case Wait:
 		return b.wait(t, due)
@@ -367,7 +367,8 @@ func (b *Beat) endTrial() {
 	}
 }
 
-// FreshResult tells whether the fresh connection could be made.
+// FreshResult tells whether the fresh connection could be made, in ten seconds or
+// less. It is called once for each Fresh, also when the doubt has ended meanwhile.
 func (b *Beat) FreshResult(now time.Time, ok bool) {
 	t := b.tick(now)
 	pause := b.path.freshResult(now, ok)
@@ -398,6 +399,8 @@ func (b *Beat) Closed(now time.Time) {
 
 // Sent tells that something was sent to the peer that it may answer: somebody waits,
 // so a silence from here on is looked into after MinInterval, twice that, and so on.
+// Ask Next after the first of them, and after the first since a probe was answered:
+// the next probe may be nearer than it said.
 func (b *Beat) Sent(now time.Time) {
 	t := b.tick(now)
 	_, pace := b.path.plan()

@@ -19,6 +19,10 @@ const (
 	Spare                // as long as the path's next trial wants: for a connection that serves nobody
 )
 
+var modes = [...]string{"adaptive", "fixed", "off", "spare"}
+
+func (m Mode) String() string { return modes[m] }
+
 const (
 	// maxInterval: a radio that wakes every five minutes costs little, and a
 	// longer silence is a late surprise.
