@@ -17,6 +17,7 @@ import (
 	"github.com/warmwire/warmwire/internal/dialect"
 	"github.com/warmwire/warmwire/internal/ingress/http1"
 	"github.com/warmwire/warmwire/internal/ingress/peer"
+	"github.com/warmwire/warmwire/internal/ingress/ws"
 )
 
 // Config is what stays for the life of a Server. The zero value is the default.
@@ -40,6 +41,7 @@ type Server struct {
 	h2conns   *handoff
 	buffers   buffers
 	sessions  sessions
+	sockets   ws.Watcher
 	ids       atomic.Uint64
 	slots     chan struct{} // one per app connection
 	running   runningSet

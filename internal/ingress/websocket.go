@@ -96,6 +96,7 @@ func (e *exchange) relaySocket(app net.Conn, up io.ReadWriteCloser, early *bufio
 		ReadAhead:  e.limits().ReadAhead,
 		Stall:      e.limits().Stall,
 		CloseWait:  closeWait,
+		Watcher:    &e.s.sockets,
 		PassPings:  hearts.End == nil, // nothing of ours watches the two ways, so the ends must be able to
 	})
 	if err != nil {

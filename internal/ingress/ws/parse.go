@@ -33,13 +33,12 @@ type piece struct {
 	mid        bool // ends inside a frame
 }
 
-var (
-	midBlocks = sync.Pool{New: func() any { return newBlock(midBlock) }}
-	bigBlocks = sync.Pool{New: func() any { return newBlock(bigBlock) }}
-)
+var blocks = map[int]*sync.Pool{smallBlock: pool(smallBlock), midBlock: pool(midBlock), bigBlock: pool(bigBlock)}
 
-func newBlock(size int) *block {
-	return &block{buf: make([]byte, headroom+size), r: headroom, e: headroom}
+func pool(size int) *sync.Pool {
+	return &sync.Pool{New: func() any {
+		return &block{buf: make([]byte, headroom+size), out: make([]piece, 0, 4)}
+	}}
 }
 
 // sizeFor is the size of the smallest block that holds n bytes.
@@ -57,28 +56,13 @@ func (b *block) size() int { return len(b.buf) - headroom }
 
 // getBlock returns an empty block for n bytes.
 func getBlock(n int) *block {
-	var b *block
-	switch sizeFor(n) {
-	case smallBlock:
-		return newBlock(smallBlock)
-	case midBlock:
-		b = midBlocks.Get().(*block)
-	default:
-		b = bigBlocks.Get().(*block)
-	}
+	b := blocks[sizeFor(n)].Get().(*block)
 	b.r, b.e, b.out = headroom, headroom, b.out[:0]
 	return b
 }
 
 // putBlock takes a block that nobody uses any more.
-func putBlock(b *block) {
-	switch b.size() {
-	case midBlock:
-		midBlocks.Put(b)
-	case bigBlock:
-		bigBlocks.Put(b)
-	}
-}
+func putBlock(b *block) { blocks[b.size()].Put(b) }
 
 // add marks buf[start:end] to be written.
 func (b *block) add(start, end int, mid bool) {

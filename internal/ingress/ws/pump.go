@@ -4,13 +4,9 @@ package ws
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
-
-// takeover is how long a write may take before another goroutine goes on reading
-// for it: long enough that a healthy path never needs one, short beside any limit
-// on pongs. A guess.
-const takeover = 20 * time.Millisecond
 
 // chunkSize is what the queue grows by.
 const chunkSize = midBlock
@@ -26,15 +22,16 @@ type pump struct {
 	// The following belong to whoever has the reader's role.
 	early    []byte // what was read with the handshake
 	parser   parser
-	answered bool // a ping has come that is not answered
-	need     int  // see parser.parse
+	answered atomic.Bool // a ping has come that is not answered
+	need     int         // see parser.parse
+
+	watch watched // guarded by the Watcher
 
 	mu     sync.Mutex // guards the following
 	room   sync.Cond  // signalled when the queue shrinks or drop is set
 	turn   int        // of the reader's role; raised when it is taken over
 	cur    *block     // what the role's owner reads into
 	inside bool       // the role's owner is in a write
-	watch  *time.Timer
 	stall  *time.Timer
 	busy   bool // someone writes a block, or the queue
 	queue  []chunk
@@ -53,6 +50,7 @@ type chunk struct {
 func newPump(r *Relay, from, to *leg, early []byte) *pump {
 	p := &pump{r: r, from: from, to: to, early: early, cur: getBlock(0)}
 	p.room.L = &p.mu
+	p.watch.pump = p
 	p.parser = parser{ext: r.ext, masked: to.masks, control: p.control}
 	return p
 }
@@ -68,6 +66,7 @@ func (p *pump) read(turn int) {
 		}
 		if err != nil {
 			p.ended(err)
+			putBlock(p.cur)
 			return
 		}
 	}
@@ -102,7 +101,7 @@ func (p *pump) control(op byte, payload []byte) (taken bool) {
 		return false
 	}
 	p.from.answer(payload)
-	p.answered = true
+	p.answered.Store(true)
 	return true
 }
 
@@ -126,6 +125,8 @@ func (p *pump) pass(b *block, turn int) bool {
 	}
 	if kept {
 		p.settle(b)
+	} else {
+		putBlock(b)
 	}
 	return kept
 }
@@ -154,7 +155,7 @@ func (p *pump) deliver(b *block, turn int, last bool) (kept bool) {
 			p.answer()
 			p.write(b, last)
 		})
-	case p.answered:
+	case p.answered.Load():
 		return p.blocking(turn, p.answer)
 	}
 	return true
@@ -162,8 +163,7 @@ func (p *pump) deliver(b *block, turn int, last bool) (kept bool) {
 
 // answer writes the pongs that are due.
 func (p *pump) answer() {
-	if p.answered {
-		p.answered = false
+	if p.answered.Swap(false) {
 		p.from.flush()
 	}
 }
@@ -173,31 +173,28 @@ func (p *pump) answer() {
 func (p *pump) blocking(turn int, f func()) (kept bool) {
 	p.mu.Lock()
 	p.inside = true
-	if p.watch == nil {
-		p.watch = time.AfterFunc(takeover, p.takeOver)
-	} else {
-		p.watch.Reset(takeover)
-	}
 	p.mu.Unlock()
+	p.r.cfg.Watcher.begin(&p.watch, turn)
 	f()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.turn != turn {
 		return false
 	}
+	p.r.cfg.Watcher.end(&p.watch)
 	p.inside = false
-	p.watch.Stop()
 	return true
 }
 
-// takeOver gives the reader's role to a new goroutine, with the bytes that are
-// not parsed yet.
-func (p *pump) takeOver() {
+// takeOver gives the role of turn's reader, which is stuck in a write, to a new
+// goroutine, with the bytes that are not parsed yet.
+func (p *pump) takeOver(turn int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.inside || !p.r.enter() {
+	if p.turn != turn || !p.inside || !p.r.enter() {
 		return
 	}
+	p.r.cfg.Watcher.end(&p.watch) // it may be in the next write already
 	p.inside = false
 	p.turn++
 	old := p.cur

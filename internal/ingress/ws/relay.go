@@ -35,6 +35,8 @@ type Config struct {
 	// for relays without policies, whose ends must notice by themselves when the
 	// other is lost.
 	PassPings bool
+	// Watcher is shared by relays that run in one process; nil = one of its own.
+	Watcher *Watcher
 }
 
 // WithDefaults returns c with its zero fields set to their defaults.
@@ -42,6 +44,9 @@ func (c Config) WithDefaults() Config {
 	c.ReadAhead = cmp.Or(c.ReadAhead, 1<<20)
 	c.CloseWait = cmp.Or(c.CloseWait, time.Second)
 	c.Closing = cmp.Or(c.Closing, 30*time.Second)
+	if c.Watcher == nil {
+		c.Watcher = new(Watcher)
+	}
 	return c
 }
 
@@ -92,6 +97,7 @@ func (c Cause) String() string { return causeNames[c] }
 // A Relay joins two WebSocket connections.
 type Relay struct {
 	cfg   Config
+	ctx   context.Context // of Run
 	ext   extensions
 	app   *leg
 	up    *leg
@@ -136,7 +142,7 @@ func newLeg(l Leg, c clock, masks bool) *leg {
 // Run relays until both ends have closed, one is lost, or ctx ends; then both
 // get 1001. Both connections are closed when it returns. Call it once.
 func (r *Relay) Run(ctx context.Context) Cause {
-	r.active = 2
+	r.active, r.ctx = 2, ctx
 	for _, l := range []*leg{r.app, r.up} {
 		if h := &l.pulse; h.policy != nil {
 			h.mu.Lock()
@@ -161,7 +167,7 @@ func (r *Relay) Run(ctx context.Context) Cause {
 
 // release stops the timers. Those that have fired do nothing any more.
 func (r *Relay) release() {
-	for _, t := range []*time.Timer{r.limit, r.app.pulse.timer, r.up.pulse.timer, r.toUp.watch, r.toUp.stall, r.toApp.watch, r.toApp.stall} {
+	for _, t := range []*time.Timer{r.limit, r.app.pulse.timer, r.up.pulse.timer, r.toUp.stall, r.toApp.stall} {
 		if t != nil {
 			t.Stop()
 		}
@@ -275,11 +281,14 @@ func (r *Relay) readDone(p *pump, err error) {
 	case errors.Is(err, io.EOF):
 		cause = UpstreamDropped
 	}
+	if r.ctx.Err() != nil { // whoever ended it may have cut the upstream too; stop tells the other side
+		cause = Stopped
+	}
 	lost := r.settle(cause)
 	r.mu.Lock()
 	r.read[p.from] = true
 	r.mu.Unlock()
-	if lost {
+	if lost && cause != Stopped {
 		r.close()
 		return
 	}
