@@ -154,6 +154,13 @@ const notes = `
 - nginx and haproxy run with one process and one thread, squid and tinyproxy are built that way (tinyproxy with a thread a connection), the Go programs use as many cores as they like (Warmwire two).
 - nginx, squid and tinyproxy reach the upstream with HTTP/1.1 or older: an idle stream costs them a connection, and a slow reader stops a connection of its own. With HTTP/2 upstream many streams share one.
 - Loopback has no distance. What Warmwire is for (warm connections over far and lossy ways) gains nothing here; this page is about what it costs.
+
+## Other runs of the same program
+
+- ` + "`bin/bench -stalled 100`" + `: readers that never read, answers that are taken early, a small container ([buffers.md](buffers.md)).
+- ` + "`bin/bench -retries`" + `: who tries again after errors, and what that costs ([retries.md](retries.md)).
+- ` + "`bin/bench -twice 100000`" + `: calls to an upstream that fails in every way, and which it executed twice; ` + "`warmwire lab run … -- bin/bench -mock 5000`" + ` the same over a bad network ([retries.md](retries.md)).
+- ` + "`bin/bench -beside FILE`" + `: this Warmwire over another build of it ([buffers.md](buffers.md)).
 `
 
 func (b *bench) markdown(out io.Writer, now time.Time, took time.Duration) error {
