@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// SmallReceiveBuffer, as the Control of a net.Dialer, gives a socket a receive buffer
-// of 16 KiB before it connects, so that the peer soon has to wait for its reader.
+// SmallReceiveBuffer is the Control of a net.Dialer that gives a socket a receive
+// buffer of 16 KiB before it connects, so that the peer soon has to wait for its reader.
 func SmallReceiveBuffer(_, _ string, c syscall.RawConn) error {
 	var err error
 	if cerr := c.Control(func(fd uintptr) {

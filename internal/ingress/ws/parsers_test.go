@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -94,7 +93,8 @@ func gorillaConn(wire []byte, server bool) (*websocket.Conn, error) {
 		in.Write(wire)
 		c.on = nil
 	}
-	conn, _, err := websocket.NewClient(c, &url.URL{Scheme: "ws", Host: "x"}, nil, 0, 0)
+	d := websocket.Dialer{NetDial: func(string, string) (net.Conn, error) { return c, nil }}
+	conn, _, err := d.Dial("ws://x/", nil)
 	return conn, err
 }
 
