@@ -116,16 +116,10 @@ func waitReady(t *testing.T, program, file string, log *lockedBuffer) {
 	}
 }
 
-// freeAddress is a loopback address that nobody listens on. The kernel gives
-// ephemeral ports in no fixed order, so that the next caller hardly gets it too.
+// freeAddress is a loopback address that nobody listens on.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return net.JoinHostPort("127.0.0.1", testenv.FreePort(t))
 }
 
 // A lockedBuffer collects the output of a child that still runs.

@@ -3,13 +3,14 @@
 package main
 
 import (
-	"net"
 	"os"
+	"strconv"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/warmwire/warmwire/internal/netlab"
+	"github.com/warmwire/warmwire/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -40,11 +41,6 @@ func setUpScript(env *testscript.Env) error {
 
 // freePort is free now; a script that loses it to somebody says so.
 func freePort() (string, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer ln.Close()
-	_, port, err := net.SplitHostPort(ln.Addr().String())
-	return port, err
+	port, err := testenv.Port()
+	return strconv.Itoa(port), err
 }

@@ -4,6 +4,8 @@ package testenv
 
 import (
 	"bytes"
+	"errors"
+	"math/rand/v2"
 	"net"
 	"os/exec"
 	"path/filepath"
@@ -22,27 +24,50 @@ const (
 	lookEvery  = 20 * time.Millisecond
 )
 
-// FreePorts returns n ports of 127.0.0.1 that nothing uses over TCP or UDP, for now.
-func FreePorts(t testing.TB, n int) []int {
-	t.Helper()
-	var ports []int
-	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
+// Ports are taken from below the range from which Linux gives connections theirs
+// (net.ipv4.ip_local_port_range): whoever makes thousands of those beside a test would
+// else take a port between the moment it is found and the moment it is used.
+const firstPort, lastPort = 10_000, 32_000
+
+// given are the ports that this process has handed out, none of them twice.
+var given sync.Map
+
+// Port finds a port of 127.0.0.1 that nothing uses over TCP or UDP, for now.
+func Port() (int, error) {
+	for range 1000 {
+		port := firstPort + rand.IntN(lastPort-firstPort)
+		if _, taken := given.LoadOrStore(port, true); taken {
+			continue
 		}
-		defer l.Close() // all at the end, so that no two are the same
-		p, err := net.ListenPacket("udp", l.Addr().String())
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		l, err := net.Listen("tcp", addr)
 		if err != nil {
 			continue
 		}
-		defer p.Close()
-		if ports = append(ports, l.Addr().(*net.TCPAddr).Port); len(ports) == n {
-			return ports
+		p, err := net.ListenPacket("udp", addr)
+		if err == nil {
+			_ = p.Close()
+		}
+		_ = l.Close()
+		if err == nil {
+			return port, nil
 		}
 	}
-	t.Fatal("no free ports")
-	return nil
+	return 0, errors.New("no free ports")
+}
+
+// FreePorts returns n ports of 127.0.0.1 that nothing uses over TCP or UDP, for now.
+func FreePorts(t testing.TB, n int) []int {
+	t.Helper()
+	ports := make([]int, n)
+	for i := range ports {
+		port, err := Port()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports[i] = port
+	}
+	return ports
 }
 
 // FreePort is FreePorts for one, as configuration files want it.
