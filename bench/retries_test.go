@@ -30,13 +30,20 @@ func TestFaultedCallsAreExecutedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	control := 0
 	for _, row := range rows {
-		if row.executed < row.calls/4 {
-			t.Errorf("%s: only %d of %d calls reached the upstream", row.name, row.executed, row.calls)
+		if row.executed == 0 {
+			t.Errorf("%s: none of %d calls reached the upstream", row.name, row.calls)
 		}
-		if row.again > 0 == row.defaults {
+		if row.defaults && row.again > 0 {
 			t.Errorf("%s: %d calls were executed more than once", row.name, row.again)
 		}
+		if !row.defaults {
+			control += row.again
+		}
+	}
+	if control == 0 {
+		t.Error("the count finds no call executed twice even where that is allowed")
 	}
 	// Most of what is sent again meets another fault, or a budget that is used up on a busy
 	// machine; without a second attempt none of them would be executed.
