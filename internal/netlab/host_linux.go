@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strconv"
+	"sync"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -28,10 +29,12 @@ const (
 
 // A Host is one of the two ends: a network namespace with one device, whose
 // other side is the lab. Sockets made in it can be used from anywhere. All
-// methods are safe for concurrent use until the lab is closed.
+// methods are safe for concurrent use; once the lab is closed they fail.
 type Host struct {
-	ns  netns.NsHandle
 	tun int // the device's other side
+
+	mu sync.Mutex // guards ns: who still dials when the lab closes must not enter what has its number next
+	ns netns.NsHandle
 
 	lab    *Lab // guards the addresses
 	v4, v6 netip.Addr
@@ -63,9 +66,21 @@ func (h *Host) close() {
 		_ = unix.Close(h.tun) // and with its last descriptor the device goes
 		h.tun = -1
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.ns.IsOpen() {
 		_ = h.ns.Close()
 	}
+}
+
+// enter puts this thread into the host's namespace.
+func (h *Host) enter() (netns.NsHandle, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.ns.IsOpen() {
+		return netns.None(), errors.New("the lab is closed")
+	}
+	return netns.None(), netns.Set(h.ns)
 }
 
 // inNamespace runs f on this thread in the namespace that enter puts it into,
@@ -219,7 +234,7 @@ func (h *Host) Addr6() netip.Addr {
 // Do runs f in the host's namespace. What f starts with the go statement runs
 // outside of it; the sockets that f makes itself stay in it.
 func (h *Host) Do(f func() error) error {
-	return inNamespace(func() (netns.NsHandle, error) { return netns.None(), netns.Set(h.ns) }, f)
+	return inNamespace(h.enter, f)
 }
 
 // congestionControl is the one that Linux itself has as its default. A machine
@@ -316,6 +331,8 @@ func (h *Host) Command(name string, args ...string) *exec.Cmd {
 		cmd.Err = err
 		path = name
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	namespace := "/proc/" + strconv.Itoa(os.Getpid()) + "/fd/" + strconv.Itoa(int(h.ns))
 	cmd.Args = append([]string{execName, namespace, path, name}, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

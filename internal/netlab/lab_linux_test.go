@@ -3,6 +3,7 @@
 package netlab_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -430,6 +431,32 @@ func TestHostRefusesNames(t *testing.T) {
 	}
 	if _, err := lab.Client.Dial(t.Context(), "tcp", net.JoinHostPort(lab.Server.Addr4().String(), "9")); !refused(err) {
 		t.Errorf("Dial where nobody listens = %v, want refused", err)
+	}
+}
+
+// TestDialWhileTheLabCloses: whoever dials late gets an error, never a socket of
+// some other namespace.
+func TestDialWhileTheLabCloses(t *testing.T) {
+	t.Parallel()
+	lab := newLab(t, netlab.Config{})
+	addr := net.JoinHostPort(lab.Server.Addr4().String(), "9")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the lab's end takes the answer with it
+	defer cancel()
+	var late sync.WaitGroup
+	late.Go(func() {
+		for range 20 {
+			if conn, err := lab.Client.Dial(ctx, "tcp", addr); err == nil {
+				t.Error("Dial where nobody listens works")
+				_ = conn.Close()
+			}
+		}
+	})
+	if err := lab.Close(); err != nil {
+		t.Error(err)
+	}
+	late.Wait()
+	if _, err := lab.Client.Dial(t.Context(), "tcp", addr); err == nil || !strings.Contains(err.Error(), "closed") {
+		t.Errorf("Dial after Close = %v", err)
 	}
 }
 

@@ -227,20 +227,27 @@ func (s *Sidecar) AdminAddr() string {
 // Quit begins the same drain as the end of Run's context.
 func (s *Sidecar) Quit() { s.quitOnce.Do(func() { close(s.quit) }) }
 
+// begin sets going what a reload, which may come at any time, sets going as well.
+func (s *Sidecar) begin() {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	s.limitHeap(s.cfg)
+	if err := keepWarm(s.cfg, s.upstreams); err != nil {
+		s.log.Warn("configuration", "warning", err.Error())
+	}
+}
+
 // Run serves until ctx ends or Quit is called, drains, and returns nil; an error
 // says that a part broke. Call it once.
 func (s *Sidecar) Run(ctx context.Context) error {
 	if procs := s.shown.Load().Limits.Procs; procs > 0 {
 		runtime.GOMAXPROCS(min(procs, runtime.GOMAXPROCS(0))) // never above a container's quota
 	}
-	s.limitHeap(s.shown.Load().Config)
+	s.begin()
 	serveCtx, stopServing := context.WithCancel(context.Background())
 	lastCtx, stopLast := context.WithCancel(context.Background()) // what outlives the serving: admin, logs
 	defer stopLast()
 	defer stopServing()
-	if err := keepWarm(s.cfg, s.upstreams); err != nil {
-		s.log.Warn("configuration", "warning", err.Error())
-	}
 	broke := make(chan error, len(s.listeners)+3)
 	var serving, last sync.WaitGroup
 	for _, ln := range s.listeners {
