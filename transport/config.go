@@ -52,6 +52,8 @@ type Config struct {
 	// OnPeer is told which address of addr, host:port, proved to be the right one.
 	OnPeer func(addr string, at netip.AddrPort)
 
+	WebSocketHTTP2 bool // WebSockets as streams of HTTP/2 connections that are there and offer it (RFC 8441)
+
 	HTTP3   *HTTP3 // nil: TCP only
 	QlogDir string // where connections over QUIC are traced; "" = nowhere
 

@@ -53,6 +53,8 @@ type origin struct {
 	races   atomic.Int32 // attempts over QUIC under way
 	streams atomic.Int64 // that its last HTTP/2 connection allowed; 0 = not known
 
+	plainSockets atomic.Bool // it offers extended CONNECT, and its WebSockets open over HTTP/1.1 only
+
 	watching sync.WaitGroup
 	ctx      context.Context // of the watches
 	cancel   context.CancelFunc

@@ -43,6 +43,10 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	o.use()
+	if resp, open := x.socketOverHTTP2(o, req); open {
+		resp.Body = x.owned(resp)
+		return resp, nil
+	}
 	want := x.want(req)
 	for attempt := 1; ; attempt++ {
 		out, err := x.prepare(req)
@@ -60,6 +64,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		if err == nil {
 			o.learnOffer(resp)
+			if x.overHTTP1 != nil && resp.StatusCode == http.StatusSwitchingProtocols {
+				x.overHTTP1()
+			}
 			resp.Body = x.owned(resp)
 			return resp, nil
 		}
@@ -81,6 +88,8 @@ type roundTrip struct {
 	interim atomic.Int32
 	wait    atomic.Pointer[time.Timer]
 	ended   atomic.Bool
+
+	overHTTP1 func() // to be called if HTTP/1.1 opens what HTTP/2 did not; nil = nothing
 }
 
 // want says what kind of connection the request needs.

@@ -32,7 +32,7 @@ func leaves(v reflect.Value, path string, visit func(path string, v reflect.Valu
 
 func keyName(field string) string {
 	for from, to := range map[string]string{"CAFile": "ca_file", "AllowUIDs": "allow_uids", "TLSHandshake": "tls_handshake", "TLS": "tls",
-		"CAOnly": "ca_only", "SSEComments": "sse_comments", "ECH": "ech",
+		"CAOnly": "ca_only", "SSEComments": "sse_comments", "WebSocketHTTP2": "websocket_http2", "ECH": "ech",
 		"DNS": "dns", "MinTTL": "min_ttl", "URL": "url", "Headers": "headers.set", "MaxH1Connections": "max_h1_connections"} {
 		if field == from {
 			return to
@@ -119,8 +119,10 @@ upstreams:
     priority: batch
     pool: {warm: 2, max_connections: 3, max_h1_connections: 4, max_streams: 5, idle_timeout: 6s, queue_timeout: 7s}
     buffer: {stream_limit: 64KiB, policy: spool, spool_limit: 34MiB, stall_timeout: 12s}
-    heartbeat: {mode: fixed, min_interval: 6s, max_interval: 7s, timeout: 8s, sse_comments: 20s}
+    heartbeat: {mode: fixed, min_interval: 6s, max_interval: 7s, timeout: 8s, sse_comments: 20s, search: false}
     resume: true
+    reconnect: true
+    websocket_http2: false
     reattach: {wait: 1m, limit: 1MiB}
     retry: {max_attempts: 2, budget: 0.1, statuses: [429], resets: true, base_delay: 1s, max_delay: 2s, replay_body: 2MiB, hedge: true, hedge_budget: 0.2}
     error_event: true

@@ -132,10 +132,11 @@ func (p *parser) resolveUpstream(name string) (Upstream, bool) {
 		Pool: Pool{number(val("pool.warm").text), number(val("pool.max_connections").text), number(val("pool.max_h1_connections").text),
 			number(val("pool.max_streams").text), duration(val("pool.idle_timeout").text), duration(val("pool.queue_timeout").text)},
 		Timeouts: p.timeouts(name), Buffer: p.buffer(name), Retry: p.retry(name),
-		Resume: val("resume").text == "true",
+		Resume: val("resume").text == "true", Reconnect: val("reconnect").text == "true", WebSocketHTTP2: val("websocket_http2").text == "true",
 		Heartbeat: Heartbeat{
 			Mode: val("heartbeat.mode").text, MinInterval: duration(val("heartbeat.min_interval").text), MaxInterval: duration(val("heartbeat.max_interval").text),
 			Timeout: duration(val("heartbeat.timeout").text), SSEComments: duration(val("heartbeat.sse_comments").text),
+			Search: val("heartbeat.search").text == "true",
 		},
 		Reattach: Reattach{duration(val("reattach.wait").text), size(val("reattach.limit").text)},
 		TLS: TLS{

@@ -70,6 +70,8 @@ type Upstream struct {
 	Buffer            Buffer
 	Retry             Retry
 	Resume            bool
+	Reconnect         bool
+	WebSocketHTTP2    bool
 	Reattach          Reattach
 	Heartbeat         Heartbeat
 	TLS               TLS
@@ -107,6 +109,7 @@ type Heartbeat struct {
 	Mode                              string   // adaptive, fixed or off
 	MinInterval, MaxInterval, Timeout Duration // the last two 0 = learned
 	SSEComments                       Duration // 0 = none
+	Search                            bool
 }
 
 // Retry is which requests are sent again, and how often.

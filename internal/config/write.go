@@ -123,9 +123,9 @@ func (c *Config) Show() []byte {
 		ups[u.Name] = map[string]any{
 			"url": u.URL.String(), "dialect": u.Dialect, "congestion_control": u.CongestionControl, "qlog_dir": u.QlogDir, "protocols": u.Protocols, "headers": map[string]any{"set": headers},
 			"error_event": u.ErrorEvent, "priority": u.Priority, "pool": u.Pool.show(),
-			"timeouts": u.Timeouts.show(), "buffer": u.Buffer.show(), "retry": u.Retry.show(), "resume": u.Resume,
+			"timeouts": u.Timeouts.show(), "buffer": u.Buffer.show(), "retry": u.Retry.show(), "resume": u.Resume, "reconnect": u.Reconnect, "websocket_http2": u.WebSocketHTTP2,
 			"heartbeat": map[string]any{"mode": u.Heartbeat.Mode, "min_interval": u.Heartbeat.MinInterval.String(), "max_interval": u.Heartbeat.MaxInterval.String(),
-				"timeout": u.Heartbeat.Timeout.String(), "sse_comments": u.Heartbeat.SSEComments.String()},
+				"timeout": u.Heartbeat.Timeout.String(), "sse_comments": u.Heartbeat.SSEComments.String(), "search": u.Heartbeat.Search},
 			"reattach": map[string]any{"wait": u.Reattach.Wait.String(), "limit": u.Reattach.Limit.String()},
 			"tls": map[string]any{"ca_file": u.TLS.CAFile, "ca_only": u.TLS.CAOnly, "intermediates_file": u.TLS.IntermediatesFile,
 				"pins": u.TLS.Pins, "pins_report_only": u.TLS.PinsReportOnly, "ech": u.TLS.ECH,

@@ -51,6 +51,8 @@ func (e *exchange) switchProtocols(resp *http.Response) {
 			"the upstream's WebSocket handshake is wrong: "+why, true, OutcomeUpstreamError, "upstream_bad_handshake"))
 	}
 	up, ok := resp.Body.(io.ReadWriteCloser)
+	overHTTP2 := resp.ProtoMajor == 2 // where the key has no use (RFC 8441 §5)
+	accept := websocketAccept(e.r.Header.Get("Sec-Websocket-Key"))
 	switch {
 	case e.rec.Mode != ModeWebSocket:
 		bad("101 to a request without Upgrade")
@@ -61,7 +63,7 @@ func (e *exchange) switchProtocols(resp *http.Response) {
 	case !hasToken(resp.Header["Connection"], "upgrade"): // RFC 9110 §7.8
 		bad("no Connection: Upgrade")
 		return
-	case resp.Header.Get("Sec-Websocket-Accept") != websocketAccept(e.r.Header.Get("Sec-Websocket-Key")):
+	case !overHTTP2 && resp.Header.Get("Sec-Websocket-Accept") != accept:
 		bad("Sec-WebSocket-Accept does not belong to the key (RFC 6455 §4.1)")
 		return
 	case !e.protocolOffered(resp):
@@ -72,6 +74,7 @@ func (e *exchange) switchProtocols(resp *http.Response) {
 	clear(h)
 	copyResponseHeader(h, resp.Header)
 	h["Connection"], h["Upgrade"] = []string{"Upgrade"}, []string{"websocket"}
+	h["Sec-Websocket-Accept"] = []string{accept}
 	e.rec.Status = http.StatusSwitchingProtocols
 	e.live.status.Store(http.StatusSwitchingProtocols)
 	e.w.WriteHeader(http.StatusSwitchingProtocols)

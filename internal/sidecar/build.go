@@ -135,7 +135,7 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 	}
 	limits := u.Timeouts
 	limits.FirstToken, limits.Idle, limits.Total = 0, 0, 0 // not the transport's
-	made := fmt.Sprintf("%s %v %v %+v %v %s %+v %+v %q %q %q", u.URL, u.Builtin, u.Protocols, u.Pool, u.Buffer.StreamLimit, u.Priority, limits, u.TLS, u.CongestionControl+" "+u.QlogDir, cfg.ParentProxy, cfg.NoProxy)
+	made := fmt.Sprintf("%s %v %v %+v %v %s %+v %+v %v %q %q %q", u.URL, u.Builtin, u.Protocols, u.Pool, u.Buffer.StreamLimit, u.Priority, limits, u.TLS, u.WebSocketHTTP2, u.CongestionControl+" "+u.QlogDir, cfg.ParentProxy, cfg.NoProxy)
 	for _, f := range files {
 		made += fmt.Sprintf(" %x", sha256.Sum256(f))
 	}
@@ -152,7 +152,7 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 			Learned: s.idleLimits.of,
 		},
 		OnConn:  func(delta int, protocol string) { s.metrics.UpstreamConn(u.Name, protocol, delta) },
-		QlogDir: u.QlogDir,
+		QlogDir: u.QlogDir, WebSocketHTTP2: u.WebSocketHTTP2,
 		Distrust: func(ctx context.Context, addr string) bool {
 			host, ok := lookedUp(addr, pick)
 			if !ok {

@@ -24,7 +24,7 @@ type layers struct {
 // stack puts the layers on the way to u: a request passes them from the last line up.
 // Those of old are kept if they would come out the same, with what they have learned.
 func (s *Sidecar) stack(u config.Upstream, way *transport.Transport, old *built) (layers, error) {
-	made := fmt.Sprintf("%p %+v %v", way, u.Retry, u.Resume)
+	made := fmt.Sprintf("%p %+v %v %v", way, u.Retry, u.Resume, u.Reconnect)
 	if old != nil && old.layers.made == made {
 		return old.layers, nil
 	}
@@ -38,6 +38,11 @@ func (s *Sidecar) stack(u config.Upstream, way *transport.Transport, old *built)
 		l.first, err = resume.New(l.first, resume.Config{
 			BaseDelay: time.Duration(u.Retry.BaseDelay), MaxDelay: time.Duration(u.Retry.MaxDelay),
 			OnResume: func(r resume.Result) { s.metrics.Resume(u.Name, string(r)) },
+		})
+	}
+	if err == nil && u.Reconnect {
+		l.first, err = retry.NewHandshakes(l.first, retry.HandshakeConfig{
+			OnAttempt: func(d retry.Decision) { s.metrics.Retry(u.Name, string(d.Reason), string(d.Verdict)) },
 		})
 	}
 	return l, err

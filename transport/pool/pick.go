@@ -58,6 +58,21 @@ func (p *Pool) pickMultiplexed(want Want, picky bool) *member {
 	return best
 }
 
+// pickExtended returns the least loaded connection that will do for a tunnel, which may
+// last for hours. The lock is held.
+func (p *Pool) pickExtended() *member {
+	var best *member
+	for _, m := range p.multi {
+		if e, can := m.Conn.(Extender); !can || m.suspect || m.old || m.bulk > 0 || !p.hasRoom(m) || !e.ExtendedConnect() {
+			continue
+		}
+		if best == nil || m.InFlight()+m.entering < best.InFlight()+best.entering {
+			best = m
+		}
+	}
+	return best
+}
+
 // hasRoom says whether a connection takes one more request.
 func (p *Pool) hasRoom(m *member) bool {
 	return m.Err() == nil && m.Available()-m.entering > 0 && m.InFlight()+m.entering < p.cfg.MaxStreams

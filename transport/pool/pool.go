@@ -166,6 +166,34 @@ func (p *Pool) RoundTrip(req *http.Request, want Want) (*http.Response, error) {
 		}
 		return nil, err
 	}
+	return p.send(req, g, want)
+}
+
+// An Extender is a connection that may offer extended CONNECT (RFC 8441).
+type Extender interface{ ExtendedConnect() bool }
+
+// Extended sends an extended CONNECT over a connection that offers it, is there and
+// has room, never beside a bulk upload. sent is false if there is none; nothing is
+// opened or waited for.
+func (p *Pool) Extended(req *http.Request) (resp *http.Response, sent bool, err error) {
+	p.mu.Lock()
+	m := p.pickExtended()
+	if m == nil || p.closed {
+		p.mu.Unlock()
+		return nil, false, nil
+	}
+	g := p.enter(m, Want{})
+	p.mu.Unlock()
+	if trace := httptrace.ContextClientTrace(req.Context()); trace != nil && trace.GetConn != nil {
+		trace.GetConn(req.URL.Host)
+	}
+	resp, err = p.send(req, g, Want{})
+	return resp, true, err
+}
+
+// send sends a request over the connection that it was given.
+func (p *Pool) send(req *http.Request, g grant, want Want) (*http.Response, error) {
+	trace := httptrace.ContextClientTrace(req.Context())
 	if trace != nil && trace.GotConn != nil {
 		trace.GotConn(httptrace.GotConnInfo{Reused: g.reused, WasIdle: g.idle > 0, IdleTime: g.idle})
 	}
