@@ -10,13 +10,14 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 )
 
-// Certificate writes a certificate that signs itself, for name, and its key into dir,
+// Certificate writes a certificate that signs itself, for name or address, and its key into dir,
 // and returns the two files. It is valid for an hour.
 func Certificate(t testing.TB, dir, name string) (certFile, keyFile string) {
 	t.Helper()
@@ -32,6 +33,9 @@ func Certificate(t testing.TB, dir, name string) (certFile, keyFile string) {
 		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
 		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	if ip := net.ParseIP(name); ip != nil {
+		template.DNSNames, template.IPAddresses = nil, []net.IP{ip}
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {

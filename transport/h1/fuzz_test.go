@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ type cannedConn struct {
 	asked    chan struct{}
 	r        *bytes.Reader
 	closed   chan struct{}
+	once     sync.Once // as of a real connection, two may close it at once
 }
 
 func (c *cannedConn) Read(p []byte) (int, error) {
@@ -38,11 +40,7 @@ func (c *cannedConn) Write(p []byte) (int, error) {
 }
 
 func (c *cannedConn) Close() error {
-	select {
-	case <-c.closed:
-	default:
-		close(c.closed)
-	}
+	c.once.Do(func() { close(c.closed) })
 	return nil
 }
 
