@@ -36,7 +36,7 @@ func ThroughParent(direct DialFunc, pick func(addr string) (*url.URL, error), li
 		}
 		if check != nil {
 			if err := check(addr); err != nil {
-				return nil, err
+				return nil, dial.Denied(addr, err)
 			}
 		}
 		return connectThrough(ctx, direct, parent, addr, limit)

@@ -185,3 +185,17 @@ func TestAStormIsBounded(t *testing.T) {
 		t.Errorf("%d calls made %d attempts", calls, n)
 	}
 }
+
+// TestARefusedTargetIsNotTriedAgain asks for an upstream whose address Warmwire refuses
+// by itself: it would refuse it again.
+func TestARefusedTargetIsNotTriedAgain(t *testing.T) {
+	for _, more := range []string{"", "parent_proxy: 'http://127.0.0.1:1'\n"} {
+		r := start(t, "169.254.169.254", more)
+		app := r.dial()
+		app.send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 2\n\n{}")
+		if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 403 ") || !strings.Contains(head, "X-Should-Retry: false\n") {
+			t.Errorf("answer %q, want 403", head)
+		}
+		r.metric(`warmwire_retries_total{decision="disabled",reason="hopeless",upstream="up"} 1`)
+	}
+}

@@ -66,8 +66,8 @@ func resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 }
 
-// DialContext opens a connection to host:port. Its error is a [*Error], or what
-// Deny returned, or the end of ctx.
+// DialContext opens a connection to host:port. Its error is a [*Error], which wraps
+// what Deny returned, or the end of ctx.
 func (d *Dialer) DialContext(ctx context.Context, _, addr string) (net.Conn, error) {
 	host, portText, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -93,7 +93,7 @@ func (d *Dialer) DialContext(ctx context.Context, _, addr string) (net.Conn, err
 		}
 		var de *deniedError
 		if errors.As(err, &de) {
-			return nil, de.err
+			return nil, Denied(addr, de.err)
 		}
 		return nil, connectError(addr, err)
 	}

@@ -43,6 +43,11 @@ func (e *Error) Timeout() bool { return e.Expired }
 // RequestSent is always false: there was no connection yet.
 func (e *Error) RequestSent() bool { return false }
 
+// Denied describes a target that we refuse to reach ourselves, for the reason err.
+func Denied(addr string, err error) *Error {
+	return &Error{Step: "connect", Kind: "target_denied", Addr: addr, Err: err}
+}
+
 // dnsError describes a failed lookup. parent is the caller's context: its end is
 // not the name's fault.
 func dnsError(addr string, err error) *Error {

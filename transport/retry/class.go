@@ -121,6 +121,8 @@ func hopeless(f fault) bool {
 		return true
 	case strings.HasSuffix(code, "_untrusted"), strings.HasSuffix(code, "_wrong_name"), strings.HasSuffix(code, "_expired"):
 		return true
+	case strings.HasSuffix(code, "_denied"): // by ourselves
+		return true
 	case strings.HasSuffix(code, "_bad_response"), strings.HasSuffix(code, "_too_large"), strings.HasSuffix(code, "_protocol_error"):
 		return true // the request itself cannot be sent
 	}

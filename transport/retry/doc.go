@@ -17,7 +17,7 @@
 // be sent complete from its start, earlier than the upstream asked, and more often
 // than the budget allows. A limit that passed while a connection was opened is not
 // tried again: it took the time that there was. Nor is a refused certificate, an
-// unknown name, or a full queue of Warmwire's own.
+// unknown name, an address that Warmwire refuses, or a full queue of its own.
 //
 // Waits: what the answer asks for, in any of its forms (see [Asked]), plus a random
 // part of up to half of it, or of half of BaseDelay where that is more: an upstream

@@ -41,6 +41,7 @@ func TestWhatIsTriedAgain(t *testing.T) {
 		{"certificate refused", fails(&fault{phase: "tls", code: "upstream_tls_untrusted"}), "hopeless disabled", "hopeless disabled"},
 		{"no such name", fails(&fault{phase: "dns", code: "upstream_dns_failed", err: &net.DNSError{IsNotFound: true}}), "hopeless disabled", "hopeless disabled"},
 		{"resolver failed", fails(&fault{phase: "dns", code: "upstream_dns_failed", err: &net.DNSError{}}), "unsent retried", "unsent retried"},
+		{"address refused by us", fails(&fault{phase: "connect", code: "target_denied"}), "hopeless disabled", "hopeless disabled"},
 		{"queue full", fails(&fault{phase: "queue", code: "upstream_queue_full"}), "hopeless disabled", "hopeless disabled"},
 		{"request that cannot be sent", fails(&fault{phase: "send", code: "upstream_bad_response"}), "hopeless disabled", "hopeless disabled"},
 		{"reset after the request", fails(errCut), "cut_before disabled", "cut_before retried"},
