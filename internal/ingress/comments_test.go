@@ -49,7 +49,12 @@ func TestCommentsKeepASilentStreamAlive(t *testing.T) {
 			if plain := strings.ReplaceAll(string(got), comment, ""); plain != strings.Join(tt.parts, "") {
 				t.Errorf("without comments it is %q", plain)
 			}
-			found := strings.Contains(string(got), comment)
+			// Where all ends with an event a slow machine may have one before the first part, or
+			// behind the last.
+			found := !strings.Contains(string(got), strings.Join(tt.parts, "")) || strings.HasSuffix(string(got), "[DONE]\n\n"+comment)
+			if tt.parts[0] == "" {
+				found = strings.HasPrefix(string(got), comment)
+			}
 			if found != tt.want[0] {
 				t.Errorf("comments: %v, want %v: %q", found, tt.want[0], got)
 			}

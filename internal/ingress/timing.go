@@ -19,11 +19,14 @@ type stopwatch struct {
 	phases  Phases
 	reused  bool
 	tries   int // connections asked for: attempts
-	begin   struct{ queue, dns, connect, tls, conn time.Time }
+	begin   beginnings
 	wrote   time.Time
 	interim func(code int, h textproto.MIMEHeader) error
 	first   func() // called at the first byte of an answer
 }
+
+// beginnings are when the phases of an attempt began.
+type beginnings struct{ queue, dns, connect, tls, conn time.Time }
 
 // trace returns the hooks that feed the stopwatch. interim is called for each
 // 1xx answer, never after stop has returned.
@@ -37,9 +40,7 @@ func (sw *stopwatch) trace() *httptrace.ClientTrace {
 		})
 	}
 	return &httptrace.ClientTrace{
-		GetConn: func(string) {
-			sw.locked(func(now time.Time) { sw.begin.queue, sw.tries = now, sw.tries+1 })
-		},
+		GetConn:      func(string) { sw.locked(sw.attempt) },
 		DNSStart:     func(httptrace.DNSStartInfo) { start(&sw.begin.dns) },
 		DNSDone:      func(httptrace.DNSDoneInfo) { since(&sw.begin.dns, &sw.phases.DNS) },
 		ConnectStart: func(_, _ string) { sw.locked(sw.connectStarted) },
@@ -85,6 +86,14 @@ func (sw *stopwatch) locked(f func(now time.Time)) {
 	if !sw.stopped {
 		f(now)
 	}
+}
+
+// attempt begins anew: the phases are those of the attempt that is answered, and what
+// was waited before it belongs to none of them. Only the waits for connections add up.
+func (sw *stopwatch) attempt(now time.Time) {
+	sw.tries++
+	sw.begin, sw.wrote = beginnings{queue: now}, time.Time{}
+	sw.phases = Phases{Queue: sw.phases.Queue}
 }
 
 // connectStarted keeps the first of several racing attempts.
