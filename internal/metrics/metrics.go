@@ -119,7 +119,7 @@ func buildInfo(cfg Config) prometheus.Collector {
 }
 
 func (m *Metrics) droppedCounter() prometheus.Collector {
-	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "warmwire_accesslog_dropped_total", Help: "Access log records that found the queue full."},
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "warmwire_accesslog_dropped_total", Help: "Access log records that were to be written in full and were not: the queue was full, or writing failed."},
 		func() float64 {
 			if f := m.dropped.Load(); f != nil {
 				return float64((*f)())
