@@ -22,6 +22,10 @@ const (
 	// grain is how coarse the times are that a kernel tells: a tick of 4 ms, off
 	// by one.
 	grain = 10 * time.Millisecond
+	// deafAfter is for how long a peer that has answered probes may leave them
+	// unanswered while its kernel acknowledges them: servers are known that answer
+	// after 8-30 s. From then on it is judged by its answers alone.
+	deafAfter = 40 * time.Second
 	// farJump is the longest step of the clock that is believed.
 	farJump = 24 * time.Hour
 )
@@ -29,7 +33,7 @@ const (
 // Signs of life and trouble, as the owner sees them when it asks.
 type Signs struct {
 	Heard time.Time     // when the peer last sent a byte of any kind; zero = never
-	Acked time.Time     // when its kernel last acknowledged anything (TCP_INFO); zero = not known
+	Acked time.Time     // when its kernel last acknowledged anything (TCP_INFO), of a peer that is no proxy; zero = not known
 	RTO   time.Duration // the flow's present retransmission time-out; 0 = not known
 }
 
@@ -52,10 +56,12 @@ type Beat struct {
 	seenHeard, seenAcked int64 // as last given, so that a clock set back makes nothing new
 	heard                time.Duration
 	answered             time.Duration // the last sign of life that is no more than a probe's answer
+	acked                time.Duration // the last acknowledgement
 	active               time.Duration // the last byte in either direction, probes apart
 	blocked              time.Duration // until when our own side was
 	began                time.Duration // when the probe left that began the doubt
 	idle                 time.Duration // the silence before it
+	open                 time.Duration // when the first probe left after which nothing came but acknowledgements; 0 = there is none
 	trial                time.Duration // what a spare connection is trying, 0 = nothing
 	gap                  time.Duration // between the last two probes; 0 = there were none
 
@@ -148,6 +154,9 @@ func (b *Beat) quiet(now time.Time, t time.Duration) Step {
 			every = min(every, 2*floor) // the first measurement need not wait
 		}
 		due = b.schedule.next(b.heard, b.answered, floor, every, b.cfg.Mode == Adaptive)
+		if b.answers > 0 && b.open > 0 { // only its kernel speaks
+			due = min(due, max(b.schedule.probed+floor, b.open+b.deafAfter()))
+		}
 	}
 	if t < due {
 		return b.wait(t, due)
@@ -179,7 +188,11 @@ func (b *Beat) judge(now time.Time, t time.Duration, signs Signs) Step {
 			return b.unproven(now, t)
 		}
 		b.verdict = DeadFlow
-		b.teach()
+		if b.acked > b.began-grain && b.acked > 0 { // its process is stuck, the flow is not
+			b.endTrial()
+		} else {
+			b.teach()
+		}
 	}
 	return Step{action, now}
 }
@@ -247,8 +260,25 @@ func (b *Beat) unproven(now time.Time, t time.Duration) Step {
 	return b.wait(t, t)
 }
 
+// deafAfter is deafAfter, or what is configured asks for, but never less than what
+// answers have taken.
+func (b *Beat) deafAfter() time.Duration {
+	if b.cfg.Timeout > 0 {
+		return 4 * b.cfg.Timeout
+	}
+	return max(deafAfter, 2*b.rtt.Tail())
+}
+
+// deaf says whether the peer's kernel alone has been speaking for too long.
+func (b *Beat) deaf(t time.Duration) bool {
+	return b.answers > 0 && b.open > 0 && t-b.open >= b.deafAfter()
+}
+
 // send notes that a probe leaves.
 func (b *Beat) send(t time.Duration) {
+	if b.open == 0 {
+		b.open = max(t, 1)
+	}
 	if b.probes++; b.probes > 1 {
 		b.gap = t - b.schedule.probed
 	}
@@ -274,7 +304,8 @@ func (b *Beat) listen(t time.Duration, signs Signs) {
 	if acked := signs.Acked.UnixNano(); !signs.Acked.IsZero() && acked != b.seenAcked {
 		b.seenAcked, b.proven = acked, true // every kernel acknowledges
 		acked := min(signs.Acked.Sub(b.base), t)
-		if b.doubt.stage != quiet && acked > b.began-grain {
+		b.acked = max(b.acked, acked)
+		if b.doubt.stage != quiet && acked > b.began-grain && !b.deaf(t) {
 			b.outlived(acked)
 		}
 	}
@@ -287,7 +318,7 @@ func (b *Beat) listen(t time.Duration, signs Signs) {
 	if since <= b.heard+grain || b.doubt.stage != quiet && since <= b.began-grain {
 		return // known, or the probe's answer itself, or older than the doubt
 	}
-	b.active = max(b.active, since)
+	b.active, b.open = max(b.active, since), 0
 	b.life(since)
 	b.verdict, b.schedule.quick = Alive, 0
 }
@@ -300,6 +331,7 @@ func (b *Beat) Answered(now time.Time, rtt time.Duration) {
 		return
 	}
 	b.answers++
+	b.open = 0
 	if rtt >= 0 && t-rtt <= b.blocked {
 		b.excluded++
 	} else {
@@ -393,6 +425,24 @@ func (b *Beat) Closed(now time.Time) {
 	if b.trial > 0 && b.doubt.stage == quiet {
 		b.path.Died(now, b.clean(t-max(b.heard, b.active)))
 	}
+	b.Retire()
+}
+
+// Ended tells that the peer has closed the connection in order, with a FIN or with
+// GOAWAY: of a spare one, that the path has passed something on after its whole silence,
+// and that nothing longer can be tried there for a while.
+func (b *Beat) Ended(now time.Time) {
+	t := b.tick(now)
+	if b.trial > 0 && b.doubt.stage == quiet {
+		b.path.Survived(b.clean(t - max(b.heard, b.active)))
+		b.trial = 0
+		b.path.giveUp(now)
+	}
+	b.Retire()
+}
+
+// Retire tells that the owner has closed the connection, for reasons of its own.
+func (b *Beat) Retire() {
 	b.endTrial()
 	b.doubt.stage = dead
 }
@@ -427,6 +477,9 @@ func (b *Beat) away(from, to time.Duration) {
 		return
 	}
 	b.blocked = to
+	if b.open > 0 {
+		b.open += gap
+	}
 	if gap >= b.cfg.MinInterval {
 		if b.doubt.stage != quiet && b.doubt.stage != dead {
 			b.drop()

@@ -201,6 +201,89 @@ func TestAnswerEndsADoubt(t *testing.T) {
 	}
 }
 
+// A server that answers its pings late, now after 80 ms and then after 30 s, lives as
+// long as its kernel says so.
+func TestLatePongsAreNoDeath(t *testing.T) {
+	l := newLine(t, BeatConfig{}, nil)
+	now := l.proven()
+	for _, late := range []time.Duration{8 * s, 30 * s, 100 * ms, 30 * s} {
+		due := l.want(now, Wait, Thinking)
+		l.want(due, Probe, Thinking)
+		l.acked = due + 80*ms
+		l.want(due+s, Wait, Thinking)
+		now = due + late
+		l.answer(now, late)
+	}
+	if st := l.b.Stats(); st.Late != 0 || st.FalseAlarms != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A server whose process is stuck is left, though its kernel acknowledges all; and the
+// path learns nothing from that.
+func TestAStuckProcessIsLeft(t *testing.T) {
+	for name, tt := range map[string]struct {
+		cfg  BeatConfig
+		deaf time.Duration
+	}{"as learned": {BeatConfig{}, 40 * s}, "as configured": {BeatConfig{Timeout: 2 * s}, 8 * s}} {
+		t.Run(name, func(t *testing.T) {
+			path := NewPath()
+			l := newLine(t, tt.cfg, path)
+			due := l.want(l.proven(), Wait, Thinking)
+			first, _ := due, l.want(due, Probe, Thinking)
+			for now := due; ; now += 10 * ms {
+				step := l.next(now)
+				switch step.Action {
+				case Probe:
+					l.acked = now + ms
+				case Fresh:
+					l.b.FreshResult(at(now), true)
+				case Leave:
+					if took := now - first; took < tt.deaf+3*s || took > tt.deaf+15*s || l.b.Verdict() != DeadFlow {
+						t.Errorf("left after %v, %v", took, l.b.Verdict())
+					}
+					if limit, proven := path.Limit(); limit < 20*s || !proven && limit != firstLimit {
+						t.Errorf("the path has learned %v", limit)
+					}
+					return
+				}
+				if now > first+5*time.Minute {
+					t.Fatal("it is never left")
+				}
+			}
+		})
+	}
+}
+
+// What the peer closes in order was passed on by the path after that silence; what we
+// close ourselves says nothing.
+func TestASpareConnectionThatIsClosed(t *testing.T) {
+	for name, end := range map[string]func(*Beat, time.Duration){
+		"in order": func(b *Beat, now time.Duration) { b.Ended(at(now)) },
+		"broken":   func(b *Beat, now time.Duration) { b.Closed(at(now)) },
+		"by us":    func(b *Beat, _ time.Duration) { b.Retire() },
+	} {
+		path := NewPath()
+		l := newLine(t, BeatConfig{Mode: Spare}, path)
+		due := l.want(0, Wait, Alive)
+		l.want(due, Probe, Alive)
+		l.answer(due+80*ms, 80*ms)
+		now := due + 80*ms
+		if due = l.want(now, Wait, Thinking); due-now < firstLimit {
+			t.Fatalf("%s: tries %v", name, due-now)
+		}
+		end(l.b, now+75*s)
+		want := map[string]time.Duration{"in order": 75 * s, "broken": firstLimit, "by us": firstLimit}[name]
+		if limit, proven := path.Limit(); limit != want || proven != (name == "in order") {
+			t.Errorf("%s: limit %v, proven %v", name, limit, proven)
+		}
+		if searching := path.Searching(at(now + 76*s)); searching != (name == "by us") {
+			t.Errorf("%s: searching %v", name, searching)
+		}
+		l.want(now+77*s, Leave, Thinking)
+	}
+}
+
 // A kernel tells ages in ticks, so that the same byte seems to come at another time
 // whenever it is asked: that is no sign of life.
 func TestCoarseTimesAreNoLife(t *testing.T) {
@@ -647,7 +730,7 @@ func TestBeatConfig(t *testing.T) {
 }
 
 func TestBeatIsSmall(t *testing.T) {
-	if size := unsafe.Sizeof(Beat{}); size > 512 {
+	if size := unsafe.Sizeof(Beat{}); size > 544 {
 		t.Errorf("%d bytes", size)
 	}
 }

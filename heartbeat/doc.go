@@ -15,7 +15,9 @@
 // twice the flow's own retransmission time-out. Only then it says [Leave]. A probe
 // that is late, whatever late means, does no more than ask for a fresh connection.
 // Any byte from the peer is life, and so is an acknowledgement by its kernel of what
-// was sent after the probe, where the owner sees those.
+// was sent after the probe, where the owner sees those; but a peer that has answered
+// probes before and leaves them to its kernel for 40 s is judged by its answers alone:
+// its process is stuck.
 //
 // # What to use
 //
