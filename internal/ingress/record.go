@@ -89,7 +89,7 @@ type Record struct {
 }
 
 // Hooks are told what happens; nil ones are skipped. They are called from the
-// request's own goroutine and must not block.
+// request's own goroutine, or one of its timers', and must not block.
 type Hooks struct {
 	RequestDone  func(*Record)
 	StreamOpen   func(delta int, m Mode) // requests, tunnels and WebSockets that run
@@ -98,5 +98,6 @@ type Hooks struct {
 	Refused      func(reason string)
 	AcceptFailed func(err error, pause time.Duration)
 	Paused       func(upstream string) // an app was so slow that its upstream had to wait
+	SessionEnds  func(SessionWarning)  // a realtime session ends soon, or has reached its limit
 	Panicked     func(v any, stack []byte)
 }

@@ -79,8 +79,9 @@ type StreamInfo struct {
 	LagTime  time.Duration // since when the app takes too little
 	Absent   bool          // the app has named it, and is away
 
-	Socket      *ws.Stats // of a WebSocket
-	App, Server *Pulse    // of a WebSocket with heartbeats
+	Socket      *ws.Stats    // of a WebSocket
+	App, Server *Pulse       // of a WebSocket with heartbeats
+	Session     *SessionInfo // of a realtime API
 }
 
 // A live is what others may see of an exchange while it runs.
@@ -91,6 +92,8 @@ type live struct {
 	out     atomic.Int64
 	session atomic.Pointer[session]
 	lag     atomic.Pointer[func() (bytes int, since time.Time)] // nil = no answer yet
+
+	realtime atomic.Pointer[sessionWatch]
 }
 
 // Streams lists what runs, the oldest first.
@@ -119,6 +122,10 @@ func (e *exchange) info() StreamInfo {
 	if pulse := e.live.pulse.Load(); pulse != nil {
 		app, up := (*pulse)()
 		i.App, i.Server = &app, &up
+	}
+	if w := e.live.realtime.Load(); w != nil {
+		session := w.info()
+		i.Session = &session
 	}
 	if lag := e.live.lag.Load(); lag != nil {
 		var since time.Time

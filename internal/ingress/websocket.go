@@ -94,12 +94,15 @@ func (e *exchange) relaySocket(app net.Conn, up io.ReadWriteCloser, early *bufio
 	if hearts.End != nil {
 		defer hearts.End()
 	}
+	session := e.watchSession()
+	defer session.end()
 	relay, err := ws.New(ws.Leg{Conn: app, Early: slices.Clone(sent), Policy: hearts.App}, ws.Leg{Conn: up, Policy: hearts.Upstream}, ws.Config{
 		Extensions: extensions,
 		ReadAhead:  e.limits().ReadAhead,
 		Stall:      e.limits().Stall,
 		CloseWait:  closeWait,
 		Watcher:    &e.s.sockets,
+		Show:       session.show(),
 		PassPings:  hearts.End == nil, // nothing of ours watches the two ways, so the ends must be able to
 	})
 	if err != nil {

@@ -24,7 +24,7 @@ func (s set) of(v string) string {
 }
 
 // labels are the closed sets; upstream names come from the configuration.
-type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust, attempt, decision, resumed, side set }
+type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust, attempt, decision, resumed, side, api, warning set }
 
 func newLabels() labels {
 	return labels{
@@ -38,6 +38,8 @@ func newLabels() labels {
 			"staple_stale", "staple_missing", "staple_invalid", "pin_mismatch", "weak", other),
 		attempt: newSet("unsent", "refused", "try_later", "answered", "cut_before", "cut_after", "late", "hopeless", "unknown", "slow"),
 		side:    newSet("app", "upstream"),
+		api:     newSet("openai_realtime", "openai_responses", "gemini_live"),
+		warning: newSet("clock", "announced", "go_away", "expired"),
 		resumed: newSet("resumed", "failed", "refused", "too_large", "app_gone"),
 		decision: newSet("retried", "disabled", "forbidden", "exhausted", "budget", "not_replayable", "too_long", "deadline", "app_gone",
 			"hedged", "hedge_won", "hedge_lost"),

@@ -32,15 +32,15 @@ type Metrics struct {
 	reg    *prometheus.Registry
 	labels labels
 
-	requests, interruptions, handshakes, verdicts, tokens, lookups, untrusted, pauses, retries, resumes, probes, alarms *prometheus.CounterVec
-	malformed, refused, reloads                                                                                         *prometheus.CounterVec
-	acceptErrors, trailers                                                                                              prometheus.Counter
-	duration, phase, ttft, perChunk, shaking, rtt                                                                       *prometheus.HistogramVec
-	streams                                                                                                             *prometheus.GaugeVec
-	appConns                                                                                                            prometheus.Gauge
-	conns                                                                                                               *connections
-	dropped                                                                                                             atomic.Pointer[func() uint64]
-	used, limit                                                                                                         atomic.Pointer[func() int64] // of the memory budget
+	requests, interruptions, handshakes, verdicts, tokens, lookups, untrusted, pauses, retries, resumes, probes, alarms, ending *prometheus.CounterVec
+	malformed, refused, reloads                                                                                                 *prometheus.CounterVec
+	acceptErrors, trailers                                                                                                      prometheus.Counter
+	duration, phase, ttft, perChunk, shaking, rtt                                                                               *prometheus.HistogramVec
+	streams                                                                                                                     *prometheus.GaugeVec
+	appConns                                                                                                                    prometheus.Gauge
+	conns                                                                                                                       *connections
+	dropped                                                                                                                     atomic.Pointer[func() uint64]
+	used, limit                                                                                                                 atomic.Pointer[func() int64] // of the memory budget
 
 	// mu guards known, and is held while series of upstreams are touched: a request
 	// that ends while its upstream vanishes must not bring the series back.
@@ -90,6 +90,7 @@ func New(cfg Config) *Metrics {
 	m.resumes = counter("stream_resumes_total", "Streams that broke and could be continued at the upstream, by what came of it.", "upstream", "result")
 	m.probes = counter("heartbeat_probes_total", "Pings of ours on WebSockets, by the side they went to.", "upstream", "side")
 	m.alarms = counter("heartbeat_false_alarms_total", "Doubts about a WebSocket's peer that it refuted late.", "upstream")
+	m.ending = counter("session_warnings_total", "Realtime sessions that ended by themselves or were about to, by how that was known.", "upstream", "api", "reason")
 	m.rtt = histogram("heartbeat_rtt_seconds", "Round trips of pings on WebSockets to upstreams.", rttBuckets, "upstream")
 	m.lookups = counter("dns_lookups_total", "Lookups of names, by how they were answered.", "result")
 	m.tokens = counter("tokens_total", "Tokens as the upstreams report them.", "upstream", "direction")
@@ -199,6 +200,13 @@ func (m *Metrics) FalseAlarms(upstream string, n int) {
 	m.alarms.WithLabelValues(m.upstream(upstream, "")).Add(float64(n))
 }
 
+// SessionWarning counts a realtime session whose end was foretold, or has come.
+func (m *Metrics) SessionWarning(upstream, api, reason string) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	m.ending.WithLabelValues(m.upstream(upstream, ""), m.labels.api.of(api), m.labels.warning.of(reason)).Inc()
+}
+
 // Handler serves the page.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
@@ -217,7 +225,7 @@ func (m *Metrics) SetUpstreams(names []string) {
 		}
 		l := prometheus.Labels{"upstream": name}
 		for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.untrusted, m.pauses, m.retries, m.resumes, m.probes, m.alarms, m.rtt,
+			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.untrusted, m.pauses, m.retries, m.resumes, m.probes, m.alarms, m.rtt, m.ending,
 		} {
 			v.DeletePartialMatch(l)
 		}

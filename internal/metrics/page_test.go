@@ -39,6 +39,7 @@ func touched() *Metrics {
 			m.HeartbeatRTT(up, time.Second)
 			m.FalseAlarms(up, 1)
 			m.Resume(up, "resumed")
+			m.SessionWarning(up, "openai_realtime", "clock")
 			m.Retry(up, "unsent", "retried")
 			m.Retry(up, "try_later", "disabled")
 		}
@@ -140,7 +141,7 @@ func TestLabelValuesAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLabels()
-	for _, s := range []set{l.mode, l.protocol, l.outcome, l.cause, l.reason, l.malformed, l.distrust, l.attempt, l.decision, l.resumed} {
+	for _, s := range []set{l.mode, l.protocol, l.outcome, l.cause, l.reason, l.malformed, l.distrust, l.attempt, l.decision, l.resumed, l.api, l.warning} {
 		for _, v := range slices.Sorted(maps.Keys(s)) {
 			if !bytes.Contains(doc, []byte("`"+v+"`")) {
 				t.Errorf("docs/metrics.md does not have %s", v)
@@ -162,6 +163,8 @@ func TestCodesOfTheSourceAreKnown(t *testing.T) {
 		{"../ingress/*.go", `refusal\{[^"}]*"([a-z0-9_]+)"|Refused\("([a-z0-9_]+)"`, 8, l.reason},
 		{"../webguard/*.go", `\bCode\w+\s+= "([a-z0-9_]+)"`, 3, l.reason},
 		{"../ingress/*.go", `\bCause\w+\s+= "([a-z0-9_]+)"`, 10, l.cause},
+		{"../ingress/realtime.go", `\bWarn\w+\s+WarningReason = "([a-z_]+)"`, 4, l.warning},
+		{"../dialect/realtime.go", `\bRealtime = "([a-z_]+)"`, 3, l.api},
 		{"../../transport/*.go", `\bKind\b[^"\n]*"([a-z0-9_]+)"`, 5, l.cause},
 		{"../../tlspool/trust/errors.go", `\bReason = "([a-z_]+)"`, 12, l.distrust},
 		{"../../transport/dial/*.go", `\bKind\b[^"\n]*"([a-z0-9_]+)"`, 5, l.cause},

@@ -3,6 +3,7 @@
 package sidecar
 
 import (
+	"cmp"
 	"io"
 	"log/slog"
 	"net/http"
@@ -101,8 +102,23 @@ func (s *Sidecar) hooks() ingress.Hooks {
 					"error", err.Error(), "pause", pause.String())
 			}
 		},
-		Panicked: func(v any, stack []byte) { s.log.Error("internal error", "panic", v, "stack", string(stack)) },
+		SessionEnds: s.sessionEnds,
+		Panicked:    func(v any, stack []byte) { s.log.Error("internal error", "panic", v, "stack", string(stack)) },
 	}
+}
+
+// sessionEnds warns of a realtime session's end.
+func (s *Sidecar) sessionEnds(w ingress.SessionWarning) {
+	s.metrics.SessionWarning(w.Upstream, string(w.Session.API), string(w.Reason))
+	message, left := "a realtime session ends soon: the app should open another", "unknown"
+	if w.Left >= 0 {
+		left = w.Left.Round(time.Millisecond).String()
+	}
+	if w.Reason == ingress.WarnExpired {
+		message = "a realtime session has reached its limit"
+	}
+	s.log.Warn(message, "id", w.ID, "upstream", w.Upstream, "api", string(w.Session.API), "known_by", string(w.Reason),
+		"left", left, "resumable", cmp.Or(w.Session.Resumable, "unknown"))
 }
 
 // requestDone hands a record on; it holds nothing secret.

@@ -159,6 +159,10 @@ type streamStatus struct {
 	BytesIn     int64        `json:"bytes_in,omitempty"` // of a WebSocket
 	AppBeat     *pulseStatus `json:"app_heartbeat,omitempty"`
 	ServersBeat *pulseStatus `json:"upstream_heartbeat,omitempty"`
+
+	SessionAPI  string `json:"session_api,omitempty"`     // of a realtime session
+	SessionEnds string `json:"session_ends_at,omitempty"` // if that is known
+	Resumable   string `json:"resumable,omitempty"`       // yes or no, as its server said last
 }
 
 // A pulseStatus is the heartbeat of one side of a WebSocket.
@@ -179,10 +183,19 @@ func pulseOf(p *ingress.Pulse) *pulseStatus {
 func (s *Sidecar) streams() any {
 	out := []streamStatus{}
 	for _, i := range s.ingress.Streams() {
-		st := streamStatus{i.ID, i.Upstream, string(i.Mode), i.AppProto, span(max(time.Since(i.Start), time.Millisecond)),
-			i.Status, i.BytesOut, i.LagBytes, span(i.LagTime), i.Absent, 0, pulseOf(i.App), pulseOf(i.Server)}
+		st := streamStatus{
+			ID: i.ID, Upstream: i.Upstream, Mode: string(i.Mode), Protocol: i.AppProto, Age: span(max(time.Since(i.Start), time.Millisecond)),
+			Status: i.Status, BytesOut: i.BytesOut, LagBytes: i.LagBytes, LagTime: span(i.LagTime), Absent: i.Absent,
+			AppBeat: pulseOf(i.App), ServersBeat: pulseOf(i.Server),
+		}
 		if i.Socket != nil {
 			st.BytesIn = i.Socket.App.BytesIn
+		}
+		if w := i.Session; w != nil {
+			st.SessionAPI, st.Resumable = string(w.API), w.Resumable
+			if !w.Ends.IsZero() {
+				st.SessionEnds = w.Ends.UTC().Format(time.RFC3339)
+			}
 		}
 		out = append(out, st)
 	}

@@ -11,6 +11,9 @@
 // its bytes come, so that there is always an edge for a control frame nearby; a
 // smaller one goes on whole, as it came.
 //
+// Small messages of the upstream that are as their author wrote them can be shown to
+// somebody in passing (Config.Show).
+//
 // It refuses to decompress, to judge or join messages, to invent an end that the
 // upstream did not send, and to guess what bytes mean that are no WebSocket
 // frames: such a connection is closed with 1002. Extensions that it does not

@@ -11,6 +11,9 @@ import (
 // one goes on in fragments as it comes.
 const wholeFrame = 64 << 10 // 64 KiB
 
+// maxShown is the longest message that Config.Show is given.
+const maxShown = 4 << 10 // 4 KiB
+
 // Sizes of blocks. Before the bytes of each is room for the header of a fragment
 // that begins with them.
 const (
@@ -79,6 +82,7 @@ type parser struct {
 	ext     extensions
 	masked  bool                                       // frames of this direction are masked: it comes from a client
 	control func(op byte, payload []byte) (taken bool) // is shown pings and pongs
+	show    func(message []byte)                       // see Config.Show; frames of this direction are not masked
 
 	// The frame in whose payload we are, one that is passed on in pieces.
 	left uint64
@@ -150,6 +154,9 @@ func (p *parser) whole(b *block, h *header, size int) {
 		}
 	}
 	p.closed = h.op() == opClose
+	if p.show != nil && h.length <= maxShown && (h.first == bitFin|opText || h.first == bitFin|opBinary) {
+		p.show(b.buf[start+h.size : b.r])
+	}
 	b.add(start, b.r, false)
 }
 

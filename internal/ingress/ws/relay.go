@@ -35,6 +35,12 @@ type Config struct {
 	// for relays without policies, whose ends must notice by themselves when the
 	// other is lost.
 	PassPings bool
+	// Show is given a look at those messages of the upstream that are whole and as its
+	// application wrote them: of one frame, of at most 4 KiB, not compressed, and only
+	// if no unknown extension was agreed on. It is called as they come, one at a time,
+	// before they are passed on, and must neither block nor keep or change the bytes.
+	// nil = nobody looks.
+	Show func(message []byte)
 	// Watcher is shared by relays that run in one process; nil = one of its own.
 	Watcher *Watcher
 }
@@ -129,6 +135,9 @@ func New(app, up Leg, cfg Config) (*Relay, error) {
 	c := clock{time.Now()}
 	r.app, r.up = newLeg(app, c, false), newLeg(up, c, true)
 	r.toUp, r.toApp = newPump(r, r.app, r.up, app.Early), newPump(r, r.up, r.app, up.Early)
+	if !r.ext.opaque {
+		r.toApp.parser.show = cfg.Show
+	}
 	return r, nil
 }
 
