@@ -115,6 +115,15 @@ func TestDeadUpstreamBehindASlowApp(t *testing.T) {
 	}))
 }
 
+func TestDeadUpstreamBehindAnAppThatTakesNothing(t *testing.T) {
+	synctest.Test(t, play(func(app, up *Leg, cfg *Config) { upBeats(app, up, cfg); cfg.Stall = time.Minute }, func(s *scene) {
+		s.up.send(finText, "nobody reads this")
+		_, _ = s.up.next() // the ping
+		s.up.wantEnd()
+		s.ends(UpstreamDead, time.Minute)
+	}))
+}
+
 func TestDeadAppLetsItsUpstreamGo(t *testing.T) {
 	synctest.Test(t, play(func(app, up *Leg, cfg *Config) { beats(app, up, cfg); up.Policy = nil }, func(s *scene) {
 		go s.app.next()

@@ -392,6 +392,8 @@ func (r *Relay) stalled(p *pump) {
 	if p.to == r.app {
 		if r.settle(AppStalled) {
 			r.abandon()
+		} else { // what it was to be told yet it does not take either
+			r.close()
 		}
 		return
 	}
