@@ -182,8 +182,8 @@ func (x *roundTrip) owned(resp *http.Response) io.ReadCloser {
 		x.upload.settle()
 	}
 	b := &ownedBody{ReadCloser: resp.Body, cancel: x.cancel}
-	if rw, ok := resp.Body.(io.ReadWriteCloser); ok && resp.StatusCode == http.StatusSwitchingProtocols {
-		return &ownedSocket{ownedBody: b, rw: rw}
+	if sock, ok := resp.Body.(Socket); ok && resp.StatusCode == http.StatusSwitchingProtocols {
+		return &ownedSocket{ownedBody: b, Socket: sock}
 	}
 	if from, ok := resp.Body.(io.WriterTo); ok {
 		return &ownedStream{ownedBody: b, from: from}
@@ -221,15 +221,10 @@ func (b *ownedBody) Buffered() int {
 // An ownedSocket is the connection behind a 101.
 type ownedSocket struct {
 	*ownedBody
-	rw io.ReadWriteCloser
+	Socket
 }
 
-// CloseWrite ends the sending side alone.
-func (s *ownedSocket) CloseWrite() error {
-	if c, ok := s.rw.(interface{ CloseWrite() error }); ok {
-		return c.CloseWrite()
-	}
-	return nil
-}
+func (s *ownedSocket) Read(p []byte) (int, error) { return s.Socket.Read(p) }
 
-func (s *ownedSocket) Write(p []byte) (int, error) { return s.rw.Write(p) }
+// Close ends both sides.
+func (s *ownedSocket) Close() error { return s.ownedBody.Close() }

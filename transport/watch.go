@@ -26,6 +26,8 @@ type flow struct {
 	wake  chan struct{} // capacity 1; something changed
 	asked atomic.Int32  // requests whose answer has not begun
 
+	watched atomic.Int32 // sockets on it that are watched by their owners
+
 	tried, worked atomic.Bool // a request was sent in vain; one was answered
 	answered      func()      // at the first answer; nil = nobody is told
 }
@@ -44,14 +46,17 @@ func (f *flow) RoundTrip(req *http.Request) (*http.Response, error) {
 			f.tried.Store(true)
 		}
 	}
+	if err == nil {
+		f.guard(req, resp)
+	}
 	if err == nil && f.answered != nil && !f.worked.Swap(true) {
 		f.answered()
 	}
 	return resp, err
 }
 
-// busy says whether anything is open on the connection.
-func (f *flow) busy() bool { return f.asked.Load() > 0 || f.InFlight() > 0 }
+// busy says whether anything is open on the connection that nobody else watches.
+func (f *flow) busy() bool { return f.asked.Load() > 0 || f.InFlight() > int(f.watched.Load()) }
 
 // A pinger has a probe of its own.
 type pinger interface {

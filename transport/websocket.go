@@ -48,7 +48,7 @@ func (x *roundTrip) socketOverHTTP2(o *origin, req *http.Request) (resp *http.Re
 		resp.Status, resp.StatusCode = "101 Switching Protocols", http.StatusSwitchingProtocols
 		resp.Header["Connection"], resp.Header["Upgrade"] = []string{"Upgrade"}, []string{"websocket"}
 		delete(resp.Header, "Sec-Websocket-Accept")
-		resp.Body = &streamSocket{ReadCloser: resp.Body, in: in, cancel: cancel}
+		resp.Body = &streamSocket{ward: resp.Body.(*ward), in: in, cancel: cancel} // of guard
 		return resp, true
 	case mayMeanConnect(resp.StatusCode):
 		_ = resp.Body.Close()
@@ -94,7 +94,7 @@ func (x *roundTrip) tunnelTrace() *httptrace.ClientTrace {
 
 // A streamSocket is a WebSocket that is a stream of HTTP/2.
 type streamSocket struct {
-	io.ReadCloser
+	*ward
 	in     *io.PipeWriter
 	cancel context.CancelFunc
 }
@@ -106,7 +106,7 @@ func (s *streamSocket) CloseWrite() error { return s.in.Close() }
 
 // Close ends both.
 func (s *streamSocket) Close() error {
-	err := s.ReadCloser.Close()
+	err := s.ward.Close()
 	s.cancel()
 	_ = s.in.Close()
 	return err

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -115,13 +116,34 @@ func victim() {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// holders are the processes that are in a namespace or hold it open.
+// hold opens a namespace by one of the links to it, so that its number is not given to
+// the next one, which may be another lab's; who else holds it is still seen.
+func hold(t *testing.T, link string) {
+	t.Helper()
+	f, err := os.Open(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	name := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd())
+	held.Store(name, true)
+	t.Cleanup(func() { held.Delete(name) })
+}
+
+// held are the links that the tests themselves made.
+var held sync.Map
+
+// holders are the processes that are in a namespace or hold it open, but for the tests
+// themselves.
 func holders(namespace string) []string {
 	var pids []string
 	for _, pattern := range []string{"/proc/[0-9]*/ns/net", "/proc/[0-9]*/task/*/ns/net", "/proc/[0-9]*/fd/*"} {
 		links, _ := filepath.Glob(pattern)
 		for _, link := range links {
 			if to, err := os.Readlink(link); err == nil && to == namespace {
+				if _, ours := held.Load(link); ours {
+					continue
+				}
 				pids = append(pids, link)
 			}
 		}
@@ -158,6 +180,8 @@ func TestKilledProcessLeavesNothing(t *testing.T) {
 	if len(running) != 1 || len(holders(client)) == 0 || len(holders(server)) == 0 {
 		t.Fatalf("forwarders %v, namespaces %q %q: the lab does not run", running, client, server)
 	}
+	hold(t, holders(client)[0])
+	hold(t, holders(server)[0])
 	if err := v.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -172,6 +196,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	var namespaces []string
 	for _, h := range []*netlab.Host{lab.Client, lab.Server} {
 		err := h.Do(func() error {
+			hold(t, "/proc/thread-self/ns/net")
 			name, err := os.Readlink("/proc/thread-self/ns/net")
 			namespaces = append(namespaces, name)
 			return err

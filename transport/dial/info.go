@@ -15,4 +15,5 @@ type Info struct {
 	Unacked      uint32        // segments on their way
 	DeliveryRate uint64        // bytes a second, lately
 	LastHeard    time.Duration // since the last data or acknowledgement came
+	LastAcked    time.Duration // since the last acknowledgement came, of data or of a probe
 }

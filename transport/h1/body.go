@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -273,6 +274,9 @@ func (s *socketBody) Read(p []byte) (int, error) {
 	}
 	return s.x.c.nc.Read(p)
 }
+
+// NetConn is the connection itself.
+func (s *socketBody) NetConn() net.Conn { return s.x.c.nc }
 
 func (s *socketBody) Write(p []byte) (int, error) { return s.x.c.nc.Write(p) }
 
