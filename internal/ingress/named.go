@@ -217,6 +217,9 @@ func (ss *session) leave(n *sessions, cause error) {
 func (e *exchange) streamName() (string, *failure) {
 	values := e.r.Header[streamHeader]
 	if len(values) == 0 || e.rt.upstream == nil || e.rt.upstream.Reattach == nil || e.rec.Mode == ModeWebSocket {
+		if _, back := e.r.Header[positionHeader]; back { // sent on, it would be asked twice
+			return "", unknownStream()
+		}
 		return "", nil
 	}
 	id := values[0]
@@ -301,13 +304,19 @@ func (e *exchange) comeBack(key sessionKey, values []string) {
 	}
 	ss := e.s.sessions.find(key)
 	if ss == nil || !ss.enter() {
-		e.fail(ours(http.StatusNotFound, "stream_unknown", "http_request_denied", "no stream of this name waits here for this app: it is over, or was never named, "+
-			"or the request line or the credentials are others", false, OutcomeRefused, "stream_unknown"))
+		e.fail(*unknownStream())
 		return
 	}
 	e.ctx, e.stop = ss.ctx, ss.stop
 	e.rec.Resumes = 1
 	e.attach(ss, pos)
+}
+
+// unknownStream is for an app that comes back to nothing.
+func unknownStream() *failure {
+	f := ours(http.StatusNotFound, "stream_unknown", "http_request_denied", "no stream of this name waits here for this app: it is over, or was never named, "+
+		"or the request line or the credentials are others, or reattach.wait is not set", false, OutcomeRefused, "stream_unknown")
+	return &f
 }
 
 // attach gives the app a named stream from a position on, until it is over or the app

@@ -307,6 +307,31 @@ func TestNobodyElseGetsTheStream(t *testing.T) {
 	}
 }
 
+// TestAnAppThatComesBackToNothingIsNotANewRequest says where it is where no stream can
+// be come back to, as after a restart with other settings: the answer is not made again.
+func TestAnAppThatComesBackToNothingIsNotANewRequest(t *testing.T) {
+	p := newProvider(t, -1)
+	named, plain := namedRig(t, p, patience, 64<<10), newRig(t, p.addr(), nil)
+	for name, head := range map[string]string{
+		"not set": plain.named("a", "Warmwire-Position: 5\n").answered().head, "no name": func() string {
+			app := named.dial()
+			app.send("POST /up/v1/chat HTTP/1.1\nHost: localhost\nContent-Length: 0\nWarmwire-Position: 5\n\n")
+			return app.head()
+		}(), "no upstream": func() string {
+			app := plain.dial()
+			app.send("POST http://" + p.addr() + "/v1/chat HTTP/1.1\nHost: x\nContent-Length: 0\nWarmwire-Stream: a\nWarmwire-Position: 5\n\n")
+			return app.head()
+		}(),
+	} {
+		if !strings.HasPrefix(head, "HTTP/1.1 404 ") || !strings.Contains(head, "X-Should-Retry: false\n") {
+			t.Errorf("%s: %q", name, head)
+		}
+	}
+	if n := p.asked.Load(); n != 0 {
+		t.Errorf("the provider was asked %d times", n)
+	}
+}
+
 func TestBadNamesAndPositions(t *testing.T) {
 	p := newProvider(t, -1)
 	r := namedRig(t, p, patience, 64<<10)
