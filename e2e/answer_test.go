@@ -44,6 +44,11 @@ type event struct {
 			Parts []struct{ Text string }
 		}
 	}
+	ServerContent struct {
+		ModelTurn struct {
+			Parts []struct{ Text string }
+		}
+	}
 }
 
 func join(events [][]byte) ([]byte, error) {
@@ -60,6 +65,9 @@ func join(events [][]byte) ([]byte, error) {
 			for _, p := range c.Content.Parts {
 				text = append(text, p.Text...)
 			}
+		}
+		for _, p := range e.ServerContent.ModelTurn.Parts {
+			text = append(text, p.Text...)
 		}
 		piece, err := delta(e)
 		if err != nil {
@@ -87,7 +95,7 @@ func delta(e event) (text string, err error) {
 	return text, err
 }
 
-// frames returns the text messages in what a WebSocket server sent after its
+// frames returns the messages in what a WebSocket server sent after its
 // handshake; a server's frames are not masked (RFC 6455 section 5.1).
 func frames(sent []byte) ([][]byte, error) {
 	_, rest, ok := bytes.Cut(sent, []byte("\r\n\r\n"))
@@ -107,7 +115,7 @@ func frames(sent []byte) ([][]byte, error) {
 		if len(rest) < head+size {
 			return nil, fmt.Errorf("frame of %d bytes is cut after %d", size, len(rest)-head)
 		}
-		if opcode == 1 {
+		if opcode == 1 || opcode == 2 { // Gemini's are binary
 			messages = append(messages, rest[head:head+size])
 		}
 		rest = rest[head+size:]

@@ -58,6 +58,8 @@ var clients = []client{
 	{"npm @google/genai", "gemini", "text", everyWay, node("genai")},
 	{"Node fetch, undici", "openai", "raw", everyWay, node("fetch")},
 	{"npm ws", "openai", "ws", everyWay, node("ws")},
+	{"npm openai (realtime)", "openai", "ws", []string{direct, base, tunnel}, node("openai-realtime")}, // makes wss: of every URL
+	{"npm @google/genai (live)", "gemini", "ws", []string{direct, base}, node("genai-live")},           // knows no proxy
 	{"Python requests", "openai", "raw", everyWay, python("requests", "requests")},
 	{"Python httpx", "openai", "raw", everyWay, python("httpx", "httpx")},
 	{"Python httpx HTTP/2", "openai", "raw", []string{direct, tunnel}, python("httpx-h2", "httpx", "h2")},
@@ -70,12 +72,13 @@ var clients = []client{
 }
 
 func TestMatrix(t *testing.T) {
+	t.Parallel()
 	u := newUpstream(t)
 	caFile := filepath.Join(t.TempDir(), "ca.pem")
 	if err := os.WriteFile(caFile, u.caPEM, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	warmwire := startWarmwire(t, u, caFile)
+	warmwire := startWarmwire(t, u, caFile, "").origin
 	var table report
 	t.Cleanup(func() { table.write(t) })
 	for i, c := range clients {

@@ -175,7 +175,7 @@ func keyOf(req *http.Request) string {
 			return key
 		}
 	}
-	return ""
+	return req.URL.Query().Get("key") // Gemini's live sessions
 }
 
 // pass writes p with write, and before that waits at the gate if it is closed.

@@ -55,15 +55,21 @@ func built(t *testing.T) programs {
 	return p
 }
 
-// startWarmwire runs the real program in front of u and returns its origin. It
+// A sidecar is a Warmwire that runs.
+type sidecar struct {
+	origin, admin string
+	log           *lockedBuffer
+}
+
+// startWarmwire runs the real program in front of u; more is YAML for each upstream. It
 // is told to end when the test does, and must end well.
-func startWarmwire(t *testing.T, u *upstream, caFile string) string {
+func startWarmwire(t *testing.T, u *upstream, caFile, more string) sidecar {
 	t.Helper()
 	program := built(t).warmwire
 	address, admin := freeAddress(t), freeAddress(t)
 	config := fmt.Sprintf("listen: {address: %s}\nadmin: {address: %s}\nupstreams:\n", address, admin)
 	for _, api := range []string{"openai", "anthropic", "gemini"} {
-		config += fmt.Sprintf("  %s: {url: %q, tls: {ca_file: %q}}\n", api, u.tls[api], caFile)
+		config += fmt.Sprintf("  %s: {url: %q, tls: {ca_file: %q}%s}\n", api, u.tls[api], caFile, more)
 	}
 	file := filepath.Join(t.TempDir(), "warmwire.yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
@@ -80,7 +86,7 @@ func startWarmwire(t *testing.T, u *upstream, caFile string) string {
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() { stopWarmwire(t, cmd, ended, &log) })
 	waitReady(t, program, file, &log)
-	return "http://" + address
+	return sidecar{"http://" + address, "http://" + admin, &log}
 }
 
 func stopWarmwire(t *testing.T, cmd *exec.Cmd, ended <-chan error, log *lockedBuffer) {

@@ -423,7 +423,9 @@ func TestRealtimeSocket(t *testing.T) {
 	if err := conn.WriteJSON(obj{"type": "response.create"}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"response.created", "response.output_text.delta", "response.output_text.delta", "response.output_text.delta", "response.output_text.done", "response.done"} {
+	const delta = "response.output_text.delta"
+	for _, want := range []string{"response.created", "response.output_item.added", "response.content_part.added", delta, delta, delta,
+		"response.output_text.done", "response.content_part.done", "response.output_item.done", "response.done"} {
 		if got := next(); got != want {
 			t.Errorf("event %q, want %q", got, want)
 		}

@@ -45,19 +45,23 @@ type Options struct {
 	RetryAfterMS string // retry-after-ms=1500: sent as it is
 	ShouldRetry  string // should-retry=true|false: x-should-retry
 
-	Gzip      bool   // gzip: if the client accepts it, flushed after each event
-	GzipForce bool   // gzip=force: even if it does not
-	EOL       string // eol=lf|crlf|cr: line ends of an event stream
-	Split     bool   // split: one byte a write
-	Comments  bool   // comments: a ": PROCESSING" line before each event
-	Early     int    // early=103: an interim response first
-	Trailer   bool   // trailer: a trailer field after the body
-	Close     bool   // close: "connection: close"
-	Hold      bool   // hold: never answers
-	Read      int    // read=64k: reads the body at this rate in bytes a second; header only
-	NoRead    bool   // noread: answers without reading the body; header only
-	Reject    bool   // expect=reject: 417 without reading the body; header only
-	First     int    // first=K: faults meet only the first K arrivals of one Mock-Id; 0 means all
+	Gzip      bool          // gzip: if the client accepts it, flushed after each event
+	GzipForce bool          // gzip=force: even if it does not
+	EOL       string        // eol=lf|crlf|cr: line ends of an event stream
+	Split     bool          // split: one byte a write
+	Comments  bool          // comments: a ": PROCESSING" line before each event
+	Early     int           // early=103: an interim response first
+	Trailer   bool          // trailer: a trailer field after the body
+	Close     bool          // close: "connection: close"
+	Hold      bool          // hold: never answers
+	Read      int           // read=64k: reads the body at this rate in bytes a second; header only
+	NoRead    bool          // noread: answers without reading the body; header only
+	Reject    bool          // expect=reject: 417 without reading the body; header only
+	Session   time.Duration // session=1h[:1m]: how long a realtime session lasts; 0 = 1 h by OpenAI's word, and no end
+	Notice    time.Duration // so long before it Gemini's goAway comes
+	Pong      time.Duration // pong=8s|never: pings on a WebSocket are answered so late
+	NoPong    bool          // or never
+	First     int           // first=K: faults meet only the first K arrivals of one Mock-Id; 0 means all
 }
 
 func defaultOptions() Options {
@@ -195,6 +199,14 @@ func (o *Options) setFault(key, value string) (known bool, err error) {
 		o.Error, err = number(value, maxTokens)
 	case "clean":
 		o.Clean, err = number(value, maxTokens)
+	case "session":
+		if o.Session, err = duration(count); err == nil && how != "" {
+			o.Notice, err = duration(how)
+		}
+	case "pong":
+		if o.NoPong = value == "never"; !o.NoPong {
+			o.Pong, err = duration(value)
+		}
 	default:
 		return false, nil
 	}
@@ -241,6 +253,7 @@ func (o *Options) calm() {
 	d := defaultOptions()
 	o.Cut, o.Reset, o.Stall, o.Goaway, o.Error, o.Clean = d.Cut, d.Reset, d.Stall, d.Goaway, d.Error, d.Clean
 	o.Status, o.Hold, o.Close, o.NoRead, o.Reject = 0, false, false, false, false
+	o.Session, o.Notice, o.Pong, o.NoPong = 0, 0, 0, false
 }
 
 func duration(s string) (time.Duration, error) {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -20,6 +21,10 @@ type socket struct {
 	conn *websocket.Conn
 	n    int
 	fail obj // what error=N sends
+
+	ctx     context.Context // ends with the connection
+	writing sync.Mutex      // held while a message is written
+	waiting sync.WaitGroup  // for what later has started
 }
 
 // upgrade obeys the options, switches protocols, and then runs f until it
@@ -48,8 +53,56 @@ func (c *call) upgrade(fail obj, f func(*socket) error) error {
 	// The connection is no longer net/http's: Run ends it.
 	stop := context.AfterFunc(c.s.ctx, func() { _ = conn.Close() })
 	defer stop()
-	defer func() { _ = conn.Close() }()
-	return f(&socket{c: c, conn: conn, fail: fail})
+	ctx, cancel := context.WithCancel(c.s.ctx)
+	k := &socket{c: c, conn: conn, fail: fail, ctx: ctx}
+	conn.SetPingHandler(k.pinged)
+	conn.SetCloseHandler(func(code int, reason string) error {
+		_ = k.close(code, reason) // what the client has said, so that it can see what has arrived
+		return nil
+	})
+	defer func() {
+		_ = conn.Close()
+		cancel()
+		k.waiting.Wait()
+	}()
+	return f(k)
+}
+
+// later calls f after d, unless the connection has ended by then.
+func (k *socket) later(d time.Duration, f func()) {
+	k.waiting.Go(func() {
+		if sleep(k.ctx, d) == nil {
+			f()
+		}
+	})
+}
+
+// pinged answers a ping, as late as was asked for.
+func (k *socket) pinged(payload string) error {
+	answer := func() {
+		_ = k.conn.WriteControl(websocket.PongMessage, []byte(payload), time.Now().Add(time.Second)) // whoever asked has left, or asks again
+	}
+	switch o := &k.c.o; {
+	case o.NoPong:
+	case o.Pong > 0:
+		k.later(o.Pong, answer)
+	default:
+		answer()
+	}
+	return nil
+}
+
+// write sends a message that faults do not count.
+func (k *socket) write(kind int, b []byte) error {
+	k.writing.Lock()
+	defer k.writing.Unlock()
+	return k.conn.WriteMessage(kind, b)
+}
+
+// close sends a close frame, whose answer ends the connection.
+func (k *socket) close(code int, reason string) error {
+	const most = 123 // bytes, RFC 6455 section 5.5
+	return k.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, reason[:min(most, len(reason))]), time.Now().Add(time.Second))
 }
 
 // protocols chooses the first offered subprotocol that carries no key.
@@ -80,10 +133,9 @@ func (k *socket) faults() error {
 	}
 	switch k.n {
 	case o.Error:
-		return k.conn.WriteJSON(k.fail)
+		return k.write(websocket.TextMessage, mustJSON(k.fail))
 	case o.Clean:
-		closing := websocket.FormatCloseMessage(websocket.CloseNormalClosure, "ended as asked")
-		return firstError(k.conn.WriteControl(websocket.CloseMessage, closing, time.Now().Add(time.Second)), errStopped)
+		return firstError(k.close(websocket.CloseNormalClosure, "ended as asked"), errStopped)
 	case o.Reset:
 		if conn := connOf(k.c.r.Context()); conn != nil {
 			conn.reset()
@@ -101,7 +153,7 @@ func (k *socket) frame(kind int, b []byte) error {
 			return err
 		}
 	}
-	if err := k.conn.WriteMessage(kind, b); err != nil {
+	if err := k.write(kind, b); err != nil {
 		return err
 	}
 	k.n++
@@ -132,60 +184,6 @@ func (k *socket) each(f func(kind int, b []byte) error) error {
 func openaiSocketError() obj {
 	return obj{"type": "error", "event_id": "event_error", "status": 503, "error": obj{
 		"type": "server_error", "code": "server_is_overloaded", "message": "the server is overloaded", "param": nil}}
-}
-
-// realtime answers response.create and session.update, and sends every other
-// frame back as it came.
-func (c *call) realtime() error {
-	return c.upgrade(openaiSocketError(), func(k *socket) error {
-		session := obj{"type": "realtime", "object": "realtime.session", "id": "sess_mock", "model": c.r.URL.Query().Get("model"), "output_modalities": []string{"text"}}
-		if k.json(obj{"type": "session.created", "event_id": "event_0", "session": session}) != nil {
-			return nil
-		}
-		return k.each(func(kind int, b []byte) error {
-			var event struct {
-				Type string `json:"type"`
-			}
-			if kind == websocket.TextMessage && json.Unmarshal(b, &event) == nil {
-				switch event.Type {
-				case "response.create":
-					return k.realtimeResponse(newContent(b, c.o.Size))
-				case "session.update":
-					return k.json(obj{"type": "session.updated", "event_id": "event_1", "session": session})
-				}
-			}
-			return k.frame(kind, b)
-		})
-	})
-}
-
-func (k *socket) realtimeResponse(text *content) error {
-	id, item := text.id("resp_"), text.id("item_")
-	event := func(name string, v obj) error {
-		v["type"], v["event_id"] = name, text.id("event_")
-		return k.json(v)
-	}
-	state := func(status string) obj {
-		return obj{"object": "realtime.response", "id": id, "status": status, "status_details": nil, "output": []any{}, "usage": nil}
-	}
-	if err := event("response.created", obj{"response": state("in_progress")}); err != nil {
-		return err
-	}
-	all := ""
-	for i := range k.c.o.Tokens {
-		if err := k.token(i); err != nil {
-			return err
-		}
-		token := text.token()
-		all += token
-		if err := event("response.output_text.delta", obj{"response_id": id, "item_id": item, "output_index": 0, "content_index": 0, "delta": token}); err != nil {
-			return err
-		}
-	}
-	if err := event("response.output_text.done", obj{"response_id": id, "item_id": item, "output_index": 0, "content_index": 0, "text": all}); err != nil {
-		return err
-	}
-	return event("response.done", obj{"response": state("completed")})
 }
 
 // responsesSocket is the Responses API over a WebSocket. Lanes are answered one
@@ -227,51 +225,4 @@ func (k *socket) sendResponse(r *response, streamID string) error {
 		}
 	}
 	return nil
-}
-
-// live is the Gemini Live protocol; answers come as JSON in binary frames.
-func (c *call) live() error {
-	if !strings.HasSuffix(c.r.PathValue("service"), "BidiGenerateContent") {
-		return c.fail(http.StatusNotFound, "no such service: "+c.r.PathValue("service"))
-	}
-	fail := obj{"goAway": obj{"timeLeft": "0s"}}
-	return c.upgrade(fail, func(k *socket) error {
-		ready := false
-		return k.each(func(_ int, b []byte) error {
-			var in struct {
-				Setup *struct {
-					Model string `json:"model"`
-				} `json:"setup"`
-			}
-			if json.Unmarshal(b, &in) != nil || (in.Setup == nil) != ready {
-				closing := websocket.FormatCloseMessage(websocket.ClosePolicyViolation, "want setup first and once")
-				return firstError(k.conn.WriteControl(websocket.CloseMessage, closing, time.Now().Add(time.Second)), errStopped)
-			}
-			if !ready {
-				ready = true
-				if err := k.c.o.fromModel(in.Setup.Model); err != nil {
-					closing := websocket.FormatCloseMessage(websocket.ClosePolicyViolation, err.Error()[:min(120, len(err.Error()))])
-					return firstError(k.conn.WriteControl(websocket.CloseMessage, closing, time.Now().Add(time.Second)), errStopped)
-				}
-				return k.frame(websocket.BinaryMessage, mustJSON(obj{"setupComplete": obj{}}))
-			}
-			return k.liveTurn(newContent(b, c.o.Size))
-		})
-	})
-}
-
-func (k *socket) liveTurn(text *content) error {
-	for i := range k.c.o.Tokens {
-		if err := k.token(i); err != nil {
-			return err
-		}
-		turn := obj{"modelTurn": obj{"role": "model", "parts": []obj{{"text": text.token()}}}}
-		if err := k.frame(websocket.BinaryMessage, mustJSON(obj{"serverContent": turn})); err != nil {
-			return err
-		}
-	}
-	if err := k.frame(websocket.BinaryMessage, mustJSON(obj{"serverContent": obj{"generationComplete": true}})); err != nil {
-		return err
-	}
-	return k.frame(websocket.BinaryMessage, mustJSON(obj{"serverContent": obj{"turnComplete": true}}))
 }

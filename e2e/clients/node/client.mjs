@@ -7,6 +7,7 @@
 // the end one line of JSON.
 import { createHash } from "node:crypto";
 import process from "node:process";
+import { agentFor } from "./agents.mjs";
 
 const { E2E_ORIGIN: origin, E2E_MODEL: model, E2E_KEY: key, E2E_PROXY: proxy, E2E_MODE: mode } = process.env;
 const hash = createHash("sha256");
@@ -76,13 +77,8 @@ const clients = {
   async ws() {
     const { default: WebSocket } = await import("ws");
     const url = `${origin.replace(/^http/, "ws")}/v1/realtime?model=${encodeURIComponent(model)}`;
-    let agent;
-    if (proxy) {
-      const { HttpProxyAgent } = await import("http-proxy-agent");
-      const { HttpsProxyAgent } = await import("https-proxy-agent");
-      agent = mode === "forward" ? new HttpProxyAgent(proxy) : new HttpsProxyAgent(proxy);
-    }
-    const socket = new WebSocket(url, ["realtime"], { headers: { authorization: `Bearer ${key}` }, agent });
+    const agent = proxy ? await agentFor(origin) : {};
+    const socket = new WebSocket(url, ["realtime"], { headers: { authorization: `Bearer ${key}` }, ...agent });
     await new Promise((resolve, reject) => {
       socket.on("error", reject);
       socket.on("open", () => {
@@ -96,6 +92,37 @@ const clients = {
         if (event.type === "response.done") socket.close(1000, "done");
       });
       socket.on("close", (code, reason) => (code === 1000 ? resolve() : reject(new Error(`closed with ${code} ${reason}`))));
+    });
+  },
+
+  async "openai-realtime"() {
+    const { default: OpenAI } = await import("openai");
+    const { OpenAIRealtimeWS } = await import("openai/realtime/ws");
+    const client = new OpenAI({ apiKey: key, baseURL: `${origin}/v1` });
+    const session = new OpenAIRealtimeWS({ model, options: await agentFor(origin) }, client);
+    await new Promise((resolve, reject) => {
+      session.on("error", reject);
+      session.on("session.created", () => session.send({ type: "response.create" }));
+      session.on("response.output_text.delta", (event) => piece(event.delta));
+      session.on("response.done", () => session.close({ code: 1000, reason: "done" }));
+      session.socket.on("close", (code, reason) => (code === 1000 ? resolve() : reject(new Error(`closed with ${code} ${reason}`))));
+    });
+  },
+
+  async "genai-live"() {
+    const { GoogleGenAI } = await import("@google/genai");
+    const client = new GoogleGenAI({ apiKey: key, httpOptions: { baseUrl: origin } });
+    await new Promise((resolve, reject) => {
+      let session;
+      const onmessage = (message) => {
+        piece(message.serverContent?.modelTurn?.parts?.[0]?.text ?? "");
+        if (message.serverContent?.turnComplete) session.close();
+      };
+      const onclose = (event) => (event.code === 1005 ? resolve() : reject(new Error(`closed with ${event.code} ${event.reason}`)));
+      client.live.connect({ model, callbacks: { onmessage, onclose, onerror: reject } }).then((open) => {
+        session = open;
+        session.sendClientContent({ turns: "hello" });
+      }, reject);
     });
   },
 };
