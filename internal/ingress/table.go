@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -42,12 +43,14 @@ type Upstream struct {
 	Total      time.Duration          // request to end; 0 = none
 	Stall      time.Duration          // of an app that takes nothing of its answer; 0 = none
 	Spool      *bufferctl.SpoolConfig // takes an answer faster than its app does; nil = the upstream waits
-	Heartbeats func() *Heartbeats     // of one WebSocket; nil, or a nil answer = its ends ping each other
-	Reattach   *Reattach              // apps may name streams and come back to them; nil = not
-	ReadAhead  int                    // bytes of a WebSocket's side that are held for the other; 0 = 1 MiB
-	Priority   string                 // for [Config.Admit]
-	Comments   time.Duration          // a silent event stream gets a comment so often; 0 = none
-	ErrorEvent bool                   // a cut event stream gets an error event of the dialect first
+	// Heartbeats are those of one WebSocket, whose upstream's side is socket: what the way
+	// out gave as the body of its 101. nil, or a nil answer = its ends ping each other.
+	Heartbeats func(socket io.ReadWriteCloser) *Heartbeats
+	Reattach   *Reattach     // apps may name streams and come back to them; nil = not
+	ReadAhead  int           // bytes of a WebSocket's side that are held for the other; 0 = 1 MiB
+	Priority   string        // for [Config.Admit]
+	Comments   time.Duration // a silent event stream gets a comment so often; 0 = none
+	ErrorEvent bool          // a cut event stream gets an error event of the dialect first
 
 	loopback bool
 }

@@ -90,7 +90,7 @@ func (e *exchange) switchProtocols(resp *http.Response) {
 func (e *exchange) relaySocket(app net.Conn, up io.ReadWriteCloser, early *bufio.Reader, extensions []string) (Outcome, string) {
 	e.dog.firstToken() // no answer is awaited on a connection that talks
 	sent, _ := early.Peek(early.Buffered())
-	hearts := e.heartbeats()
+	hearts := e.heartbeats(up)
 	if hearts.End != nil {
 		defer hearts.End()
 	}
@@ -117,9 +117,9 @@ func (e *exchange) relaySocket(app net.Conn, up io.ReadWriteCloser, early *bufio
 }
 
 // heartbeats are the upstream's for a new WebSocket, empty if there are none.
-func (e *exchange) heartbeats() *Heartbeats {
+func (e *exchange) heartbeats(up io.ReadWriteCloser) *Heartbeats {
 	if u := e.rt.upstream; u != nil && u.Heartbeats != nil {
-		if h := u.Heartbeats(); h != nil {
+		if h := u.Heartbeats(up); h != nil {
 			e.live.pulse.Store(&h.Pulse)
 			return h
 		}

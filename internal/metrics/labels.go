@@ -37,7 +37,7 @@ func newLabels() labels {
 		distrust: newSet("unknown_root", "missing_intermediate", "self_signed", "expired", "not_yet_valid", "wrong_name", "revoked",
 			"staple_stale", "staple_missing", "staple_invalid", "pin_mismatch", "weak", other),
 		attempt: newSet("unsent", "refused", "try_later", "answered", "cut_before", "cut_after", "late", "hopeless", "unknown", "slow"),
-		side:    newSet("app", "upstream"),
+		side:    newSet("app", "upstream", "spare"),
 		api:     newSet("openai_realtime", "openai_responses", "gemini_live"),
 		warning: newSet("clock", "announced", "go_away", "expired"),
 		resumed: newSet("resumed", "failed", "refused", "too_large", "app_gone"),

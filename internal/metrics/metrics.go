@@ -88,7 +88,7 @@ func New(cfg Config) *Metrics {
 	m.pauses = counter("buffer_pauses_total", "Times in which an app was so slow that its upstream had to wait.", "upstream")
 	m.retries = counter("retries_total", "What was decided about sending a request again, by what came of it.", "upstream", "reason", "decision")
 	m.resumes = counter("stream_resumes_total", "Streams that broke and could be continued at the upstream, by what came of it.", "upstream", "result")
-	m.probes = counter("heartbeat_probes_total", "Pings of ours on WebSockets, by the side they went to.", "upstream", "side")
+	m.probes = counter("heartbeat_probes_total", "Pings of ours on WebSockets, by the side they went to, and on spare connections.", "upstream", "side")
 	m.alarms = counter("heartbeat_false_alarms_total", "Doubts about a WebSocket's peer that it refuted late.", "upstream")
 	m.ending = counter("session_warnings_total", "Realtime sessions that ended by themselves or were about to, by how that was known.", "upstream", "api", "reason")
 	m.rtt = histogram("heartbeat_rtt_seconds", "Round trips of pings on WebSockets to upstreams.", rttBuckets, "upstream")
@@ -179,7 +179,7 @@ func (m *Metrics) Resume(upstream, result string) {
 	m.resumes.WithLabelValues(m.upstream(upstream, ""), m.labels.resumed.of(result)).Inc()
 }
 
-// HeartbeatProbe counts a ping of ours; side is app or upstream.
+// HeartbeatProbe counts a ping of ours; side is app, upstream or spare.
 func (m *Metrics) HeartbeatProbe(upstream, side string) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

@@ -4,6 +4,7 @@ package sidecar
 
 import (
 	"context"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -66,9 +67,10 @@ func beatConfig(h config.Heartbeat, app bool) heartbeat.BeatConfig {
 	}
 }
 
-// heartbeats makes those of one WebSocket to u.
-func (s *Sidecar) heartbeats(u config.Upstream, way *transport.Transport) func() *ingress.Heartbeats {
-	return func() *ingress.Heartbeats {
+// heartbeats makes those of one WebSocket to u. direct says that no parent proxy is
+// between: whose kernel says nothing of the API's.
+func (s *Sidecar) heartbeats(u config.Upstream, way *transport.Transport, direct bool) func(io.ReadWriteCloser) *ingress.Heartbeats {
+	return func(socket io.ReadWriteCloser) *ingress.Heartbeats {
 		h := u.Heartbeat
 		if b := s.shown.Load(); b != nil { // it may have been tuned since
 			for _, now := range b.Upstreams {
@@ -85,14 +87,26 @@ func (s *Sidecar) heartbeats(u config.Upstream, way *transport.Transport) func()
 			return &legBeat{s: s, upstream: u.Name, app: app, verdict: heartbeat.Alive,
 				beat: heartbeat.NewBeat(beatConfig(h, app), path, now, rand.Float64)}
 		}
-		app, up := beat(true, nil), beat(false, s.beats.paths.Path(networkID(), u.URL.Scheme+"://"+u.URL.Host))
-		up.reach = func(ctx context.Context) error {
-			return way.Reach(ctx, &url.URL{Scheme: u.URL.Scheme, Host: u.URL.Host})
+		origin := &url.URL{Scheme: u.URL.Scheme, Host: u.URL.Host}
+		path := s.beats.paths.Path(networkID(), origin.String())
+		app, up := beat(true, nil), &upBeat{legBeat: beat(false, path)}
+		up.reach = func(ctx context.Context) error { return way.Reach(ctx, origin) }
+		if sock, ok := socket.(transport.Socket); ok {
+			if conn := sock.Watch(); direct {
+				up.conn = conn
+			}
 		}
-		s.beats.add(app, up)
+		end := func() {}
+		if h.Search && h.Mode == "adaptive" {
+			end = s.searchPath(path, way, origin, u.Name, beatConfig(h, false))
+		}
+		s.beats.add(app, up.legBeat)
 		return &ingress.Heartbeats{
 			App: app, Upstream: up, Pulse: func() (ingress.Pulse, ingress.Pulse) { return app.pulse(), up.pulse() },
-			End: func() { s.beats.remove(app, up) },
+			End: func() {
+				end()
+				s.beats.remove(app, up.legBeat)
+			},
 		}
 	}
 }
@@ -138,6 +152,7 @@ type legBeat struct {
 	upstream string
 	app      bool
 	reach    func(context.Context) error // nil for the app's side
+	conn     net.Conn                    // whose kernel is asked; nil = none is
 
 	mu      sync.Mutex // guards the fields below
 	beat    *heartbeat.Beat
@@ -147,12 +162,25 @@ type legBeat struct {
 	over    bool
 }
 
+// An upBeat is that of the upstream's side, where somebody waits for an answer to what
+// is sent: it implements ws.Listener too.
+type upBeat struct{ *legBeat }
+
+// Sent implements ws.Listener.
+func (u *upBeat) Sent(now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.beat.Sent(now)
+}
+
 // Next implements ws.Policy.
 func (l *legBeat) Next(now, heard time.Time) (ping, dead bool, due time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer l.tellLocked()
-	step := l.beat.Next(now, heartbeat.Signs{Heard: heard})
+	signs := heartbeat.Signs{Heard: heard}
+	signs.Acked, signs.RTO = acknowledged(l.conn, now)
+	step := l.beat.Next(now, signs)
 	switch step.Action {
 	case heartbeat.Probe:
 		l.s.metrics.HeartbeatProbe(l.upstream, l.side())

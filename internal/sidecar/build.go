@@ -3,6 +3,7 @@
 package sidecar
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -86,7 +87,7 @@ func (s *Sidecar) buildTable(cfg *config.Config, old map[string]*built) (*ingres
 			Name: u.Name, URL: u.URL, Dialect: dialect.Kind(u.Dialect), Transport: b.layers.first, SetHeaders: set,
 			FirstToken: time.Duration(u.Timeouts.FirstToken), Idle: time.Duration(u.Timeouts.Idle), Total: time.Duration(u.Timeouts.Total),
 			Stall: time.Duration(u.Buffer.StallTimeout), Priority: u.Priority, ErrorEvent: u.ErrorEvent,
-			Heartbeats: s.heartbeats(u, b.transport), ReadAhead: int(u.Buffer.StreamLimit), Comments: time.Duration(u.Heartbeat.SSEComments), Spool: s.spool(cfg, u), Reattach: s.reattach(cfg, u),
+			Heartbeats: s.heartbeats(u, b.transport, pick.direct(authority(u.URL))), ReadAhead: int(u.Buffer.StreamLimit), Comments: time.Duration(u.Heartbeat.SSEComments), Spool: s.spool(cfg, u), Reattach: s.reattach(cfg, u),
 		})
 	}
 	if err := s.buildForward(cfg, t, ups, pick, old[forwardName]); err != nil {
@@ -237,6 +238,11 @@ type picker func(addr string) (*url.URL, error)
 func (p picker) direct(addr string) bool {
 	proxy, err := p(addr)
 	return err == nil && proxy == nil
+}
+
+// authority is host:port of a URL.
+func authority(u *url.URL) string {
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme]))
 }
 
 // parentPicker follows parent_proxy and no_proxy, or the environment if the

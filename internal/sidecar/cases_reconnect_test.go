@@ -69,24 +69,20 @@ func TestAHandshakeOutlivesARestart(t *testing.T) {
 	}
 }
 
-// TestWebSocketOverHTTP2ThroughTheProduct: one connection to haproxy carries a call and
-// then a WebSocket with heartbeats; the app speaks HTTP/1.1 and notices nothing. A
-// reload that forbids it takes effect with the next one.
-func TestWebSocketOverHTTP2ThroughTheProduct(t *testing.T) {
+// front starts haproxy with TLS before a WebSocket server, and returns its URL and the
+// file of its certificate.
+func front(t *testing.T, up *socketServer, idle string) (url, cert string) {
+	t.Helper()
 	haproxy := testenv.Need(t, "haproxy")
-	up := newSocketServer(t)
 	dir, port := t.TempDir(), testenv.FreePort(t)
 	cert, key := testenv.Certificate(t, dir, "127.0.0.1")
 	both := filepath.Join(dir, "both.pem")
-	var all []byte
-	for _, name := range []string{cert, key} {
-		all = append(all, readFile(t, name)...)
-	}
 	conf := filepath.Join(dir, "haproxy.cfg")
-	for name, text := range map[string]string{both: string(all), conf: fmt.Sprintf(`defaults
+	for name, text := range map[string]string{both: readFile(t, cert) + readFile(t, key), conf: fmt.Sprintf(`defaults
   mode http
   timeout connect 5s
   timeout client 30s
+  timeout http-keep-alive %s
   timeout server 30s
 frontend in
   bind 127.0.0.1:%s ssl crt %s alpn h2,http/1.1
@@ -94,15 +90,24 @@ frontend in
   default_backend out
 backend out
   server one %s
-`, port, both, up.addr())} {
+`, idle, port, both, up.addr())} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	number, _ := strconv.Atoi(port)
 	testenv.Run(t, exec.Command(haproxy, "-db", "-f", conf), number)
+	return "https://127.0.0.1:" + port, cert
+}
+
+// TestWebSocketOverHTTP2ThroughTheProduct: one connection to haproxy carries a call and
+// then a WebSocket with heartbeats; the app speaks HTTP/1.1 and notices nothing. A
+// reload that forbids it takes effect with the next one.
+func TestWebSocketOverHTTP2ThroughTheProduct(t *testing.T) {
+	up := newSocketServer(t)
+	url, cert := front(t, up, "30s")
 	more := func(websocketHTTP2 bool) string {
-		return fmt.Sprintf("upstreams:\n  up: {url: 'https://127.0.0.1:%s', tls: {ca_file: %s}, websocket_http2: %v, heartbeat: {mode: fixed, min_interval: 1s, max_interval: 1s}}\n", port, cert, websocketHTTP2)
+		return fmt.Sprintf("upstreams:\n  up: {url: '%s', tls: {ca_file: %s}, websocket_http2: %v, heartbeat: {mode: fixed, min_interval: 1s, max_interval: 1s}}\n", url, cert, websocketHTTP2)
 	}
 	r := start(t, "", more(true))
 	if status, _ := r.call("/up/hello"); status != http.StatusOK {
@@ -132,4 +137,29 @@ backend out
 	c = r.socket(&pings)
 	echoes(t, c)
 	r.metric(open + " 1")
+}
+
+// TestASpareConnectionTriesThePath: beside an open WebSocket a connection that serves
+// nobody is opened and left silent; it ends with the WebSocket, and there is
+// none if that is not wanted.
+func TestASpareConnectionTriesThePath(t *testing.T) {
+	up := newSocketServer(t)
+	url, cert := front(t, up, "30s")
+	r := start(t, "", fmt.Sprintf("upstreams:\n  up: {url: '%s', protocols: [h2, http/1.1], tls: {ca_file: %[2]s}, websocket_http2: false, heartbeat: {min_interval: 1s}}\n"+
+		"  blind: {url: '%[1]s', tls: {ca_file: %[2]s}, websocket_http2: false, heartbeat: {min_interval: 1s, search: false}}\n", url, cert))
+	spare := `warmwire_upstream_connections{protocol="HTTP/2.0",upstream="up"}`
+	var pings atomic.Int32
+	blind, _, err := websocket.DefaultDialer.Dial("ws://"+r.addr+"/blind/v1/realtime", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = blind.Close() }()
+	c := r.socket(&pings)
+	echoes(t, c)
+	r.metric(spare + " 1")
+	if page := r.get("/metrics"); strings.Contains(page, `protocol="HTTP/2.0",upstream="blind"`) {
+		t.Errorf("search: false opens one: %s", page)
+	}
+	_ = c.Close()
+	r.metric(spare + " 0")
 }

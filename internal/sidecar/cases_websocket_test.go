@@ -60,7 +60,7 @@ func newSocketServer(t *testing.T) *socketServer {
 
 func (s *socketServer) addr() string { return s.Listener.Addr().String() }
 
-const quickBeats = "upstreams:\n  up: {url: 'http://UPSTREAM', heartbeat: {mode: fixed, min_interval: 1s, max_interval: 1s}}\n"
+const quickBeats = "upstreams:\n  up: {url: 'http://UPSTREAM', heartbeat: {mode: fixed, min_interval: 1s, max_interval: 1s, timeout: 1s}}\n"
 
 // socket opens a WebSocket through r, and counts the pings that come to the app.
 func (r *rig) socket(pings *atomic.Int32) *websocket.Conn {

@@ -3,9 +3,7 @@
 package sidecar
 
 import (
-	"cmp"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -60,8 +58,7 @@ func KeptNames(cfg *config.Config) []string {
 		if _, err := netip.ParseAddr(host); u.Builtin || err == nil || host == "localhost" || strings.HasSuffix(host, ".localhost") {
 			continue
 		}
-		port := cmp.Or(u.URL.Port(), map[string]string{"http": "80"}[u.URL.Scheme], "443")
-		if pick.direct(net.JoinHostPort(host, port)) && !slices.Contains(out, host) {
+		if pick.direct(authority(u.URL)) && !slices.Contains(out, host) {
 			out = append(out, host)
 		}
 	}

@@ -61,6 +61,7 @@ type Sidecar struct {
 
 	idleLimits *idleLimits
 	beats      *beats
+	spares     spares
 	reaching   sync.WaitGroup // connections that show whether a path lives
 
 	sessionsUnsaved, idleUnsaved atomic.Bool // the last attempt failed

@@ -7,6 +7,9 @@ import "time"
 // recheck is when a leg is looked at again whose ping could not be written yet.
 const recheck = time.Second
 
+// tellEvery is how often a policy hears that something was sent to its peer.
+const tellEvery = time.Second
+
 // beat asks the policy and does what it says. It runs when the leg's timer fires.
 func (r *Relay) beat(l *leg) {
 	if !r.enter() {
@@ -74,6 +77,25 @@ func (l *leg) resume(d time.Duration) {
 	h.paused = false
 	if h.policy != nil {
 		h.policy.Blocked(d)
+		h.timer.Reset(0)
+	}
+}
+
+// spoke is called after something was sent to the leg's peer that is no ping.
+func (l *leg) spoke() {
+	h := &l.pulse
+	if h.listener == nil {
+		return
+	}
+	now := l.clock.now()
+	if told := time.Duration(h.told.Load()); told != 0 && now-told < tellEvery {
+		return
+	}
+	h.told.Store(int64(now))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.listener.Sent(l.clock.time(now))
+	if !h.paused && h.timer != nil {
 		h.timer.Reset(0)
 	}
 }

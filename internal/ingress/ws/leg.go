@@ -55,6 +55,9 @@ type leg struct {
 	minRTT  time.Duration
 
 	pulse struct {
+		listener Listener     // policy, if it is one
+		told     atomic.Int64 // when it was told last, by clock
+
 		mu     sync.Mutex // guards the following, and calls of policy
 		policy Policy     // nil = no pings
 		timer  *time.Timer

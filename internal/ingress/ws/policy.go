@@ -18,6 +18,13 @@ type Policy interface {
 	Blocked(d time.Duration)
 }
 
+// A Listener is a Policy that is also told when something was sent to its peer, pings
+// apart: somebody may wait for an answer. It is told at most once a second, and asked
+// Next at once after it.
+type Listener interface {
+	Sent(now time.Time)
+}
+
 // Fixed is a Policy with constants: after Idle of silence a ping, and after Wait
 // without any byte in answer the peer is dead.
 type Fixed struct {

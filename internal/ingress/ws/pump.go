@@ -271,6 +271,8 @@ func (p *pump) send(c chunk) {
 		p.r.notSent(p, err)
 	case c.last:
 		p.r.closePassed(p)
+	default:
+		p.to.spoke()
 	}
 }
 

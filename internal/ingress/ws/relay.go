@@ -145,6 +145,7 @@ func newLeg(l Leg, c clock, masks bool) *leg {
 	leg := &leg{conn: l.Conn, clock: c, masks: masks}
 	leg.free.L = &leg.mu
 	leg.pulse.policy = l.Policy
+	leg.pulse.listener, _ = l.Policy.(Listener)
 	return leg
 }
 
