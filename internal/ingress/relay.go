@@ -117,10 +117,11 @@ func (e *exchange) limits() *Upstream {
 }
 
 // end ends the exchange at a limit of the relay loop, also a write that waits for the
-// app. Before the head there is an answer of ours to be written.
+// app. Before the head there is an answer of ours to be written, and a WebSocket's relay
+// has a close frame for the app, and a limit of its own for that.
 func (e *exchange) end(cause error) {
 	e.stop(cause)
-	if e.live.status.Load() != 0 {
+	if status := e.live.status.Load(); status != 0 && status != http.StatusSwitchingProtocols {
 		_ = e.rc.SetWriteDeadline(time.Unix(1, 0)) // a connection that cannot is none of ours
 	}
 }

@@ -80,6 +80,19 @@ func TestWebSocketMessagesPassAsTheyAre(t *testing.T) {
 	}
 }
 
+// TestWebSocketIsToldThatItsTimeIsOver wants a close frame, and not a silent end.
+func TestWebSocketIsToldThatItsTimeIsOver(t *testing.T) {
+	r := newRig(t, echoUpstream(t, nil), func(_ *Table, u *Upstream) { u.Total = 200 * time.Millisecond })
+	c, _ := dialWS(t, r)
+	var ce *websocket.CloseError
+	if _, _, err := c.ReadMessage(); !errors.As(err, &ce) || ce.Code != websocket.CloseGoingAway {
+		t.Errorf("closed with %v, want 1001", err)
+	}
+	if rec := r.record(); rec.Outcome != OutcomeCutWarmwire || rec.Cause != CauseTotal {
+		t.Errorf("record %+v", rec)
+	}
+}
+
 func TestWebSocketCloseCodesFromTheUpstream(t *testing.T) {
 	tests := []struct {
 		name  string
