@@ -49,6 +49,12 @@ func clientAddrs(n int) (v4, v6 netip.Addr) {
 	return netip.AddrFrom4([4]byte{198, 18, byte(n), 2}), docAddr(1, n, 2)
 }
 
+// FirstNetwork is the client's IPv4 network before it has moved.
+func FirstNetwork() netip.Prefix {
+	v4, _ := clientAddrs(0)
+	return netip.PrefixFrom(v4, 24).Masked()
+}
+
 func natAddrs(n int) (v4, v6 netip.Addr) {
 	n = n%places + 1
 	return netip.AddrFrom4([4]byte{198, 19, byte(n), 1}), docAddr(2, n, 1)

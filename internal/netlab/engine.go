@@ -3,12 +3,17 @@
 package netlab
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 	"time"
 )
 
 const (
 	deviceMTU = 1500 // of both hosts' devices
+	// maxPorts bounds how many ports of the server are counted apart, those that
+	// are used first.
+	maxPorts = 64
 	// maxHeldBytes bounds what is on its way, as buffers of deviceMTU bytes: 10 s
 	// at 100 Mbit/s.
 	maxHeldBytes = 128 << 20
@@ -39,6 +44,16 @@ type Stats struct {
 	// How late packets left, all together and at worst: the error of the lab
 	// itself. It includes what was due while the machine stood still.
 	LateSum, LateMax time.Duration
+	Ports            []PortStats // of TCP, by number
+}
+
+// PortStats counts what went to and from one TCP port of the server.
+type PortStats struct {
+	Port           uint16
+	Packets, Bytes uint64        // that entered, both ways
+	Flows          uint64        // SYNs of the client, those sent again too
+	Unknown        uint64        // packets of the client, of flows that the NAT had forgotten
+	UnknownSince   time.Duration // how long ago the first of them came, since ForgetFlows; 0 = none did
 }
 
 // Late is how late packets left on average.
@@ -73,13 +88,14 @@ type engine struct {
 	bytes  int // of the buffers in queue
 	most   int // of bytes
 	stats  [2]LinkStats
+	ports  map[uint16]*portCount
 	late   time.Duration // summed over all packets
 	latest time.Duration
 	free   [][]byte // buffers to use again
 }
 
 func newEngine(seed uint64, addrs hostAddrs) *engine {
-	e := &engine{judges: [2]*judge{newJudge(seed, Up), newJudge(seed, Down)}, nat: newNATTable(), most: maxHeldBytes}
+	e := &engine{judges: [2]*judge{newJudge(seed, Up), newJudge(seed, Down)}, nat: newNATTable(), most: maxHeldBytes, ports: map[uint16]*portCount{}}
 	e.setAddrs(addrs)
 	return e
 }
@@ -101,6 +117,46 @@ func (e *engine) setAddrs(a hostAddrs) {
 	e.addrs = a
 	e.nat.addr4, e.nat.addr6 = a.NAT4, a.NAT6
 	e.nat.forget()
+}
+
+// forget empties the NAT's table.
+func (e *engine) forget() {
+	e.nat.forget()
+	for _, p := range e.ports {
+		p.lost = false
+	}
+}
+
+// A portCount is what is counted of a port of the server.
+type portCount struct {
+	PortStats
+	lost bool          // a packet of an unknown flow came
+	at   time.Duration // and the first when
+}
+
+// count counts a packet by the server's port; nil if it is not counted.
+func (e *engine) count(dir Direction, size int, h *header) *portCount {
+	if h.proto != protoTCP || !h.ports {
+		return nil
+	}
+	port := h.dst.Port()
+	if dir == Down {
+		port = h.src.Port()
+	}
+	p := e.ports[port]
+	if p == nil {
+		if len(e.ports) == maxPorts {
+			return nil
+		}
+		p = &portCount{PortStats: PortStats{Port: port}}
+		e.ports[port] = p
+	}
+	p.Packets++
+	p.Bytes += uint64(size)
+	if dir == Up && h.flags&(flagSYN|flagACK) == flagSYN {
+		p.Flows++
+	}
+	return p
 }
 
 // outage drops what enters from now on, for d.
@@ -141,9 +197,15 @@ func (e *engine) input(now time.Duration, dir Direction, b []byte) {
 		e.drop(dir, CauseAddress)
 		return
 	}
+	port := e.count(dir, len(b), &h)
 	b = append(e.buffer(), b...)
 	// A NAT is met at ingress from its own side, and at release from the other.
 	if n := e.nat.cfg; n.On && n.AtServer == (dir == Down) && !e.translate(now, dir, b, &h) {
+		if port != nil && dir == Up {
+			if port.Unknown++; !port.lost {
+				port.lost, port.at = true, now
+			}
+		}
 		e.recycle(b)
 		return
 	}
@@ -263,8 +325,21 @@ func (e *engine) snapshot(now time.Duration) Stats {
 	return Stats{
 		Up: e.stats[Up], Down: e.stats[Down],
 		Flows: len(e.nat.inside), Forgotten: e.nat.forgotten,
-		LateSum: e.late, LateMax: e.latest,
+		LateSum: e.late, LateMax: e.latest, Ports: e.portStats(now),
 	}
+}
+
+func (e *engine) portStats(now time.Duration) []PortStats {
+	var all []PortStats
+	for _, p := range e.ports {
+		st := p.PortStats
+		if p.lost {
+			st.UnknownSince = max(now-p.at, 1)
+		}
+		all = append(all, st)
+	}
+	slices.SortFunc(all, func(a, b PortStats) int { return cmp.Compare(a.Port, b.Port) })
+	return all
 }
 
 // buffer returns an empty buffer with room for a packet.

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 )
@@ -387,4 +388,38 @@ func FuzzEngine(f *testing.F) {
 			t.Fatalf("something is still held: %+v", s)
 		}
 	})
+}
+
+// What goes to a port of the server is counted apart, and from when on a forgotten
+// flow was not answered.
+func TestPortsAreCountedApart(t *testing.T) {
+	e := newEngine(1, addrsAt(0))
+	e.setNAT(NAT{On: true})
+	other := netip.AddrPortFrom(server4.Addr(), server4.Port()+1)
+	up := func(at time.Duration, to netip.AddrPort, flags uint8, n int) {
+		e.input(at, Up, wire(protoTCP, client4, to, flags, n))
+		e.release(at, func(Direction, []byte) bool { return true })
+	}
+	up(0, server4, flagSYN, 0)
+	up(0, other, flagSYN, 0)
+	up(ms, server4, flagACK, 60)
+	e.forget()
+	up(3*ms, server4, flagACK, 10)
+	up(5*ms, server4, flagACK, 10)
+	want := []PortStats{
+		{Port: server4.Port(), Packets: 4, Bytes: 4*40 + 80, Flows: 1, Unknown: 2, UnknownSince: 4 * ms},
+		{Port: other.Port(), Packets: 1, Bytes: 40, Flows: 1},
+	}
+	if got := e.snapshot(7 * ms).Ports; !slices.Equal(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	if e.forget(); e.snapshot(8 * ms).Ports[0].UnknownSince != 0 {
+		t.Error("the flow of before is counted in what is forgotten now")
+	}
+	for port := range uint16(2 * maxPorts) {
+		up(9*ms, netip.AddrPortFrom(server4.Addr(), 20000+port), flagSYN, 0)
+	}
+	if n := len(e.snapshot(9 * ms).Ports); n != maxPorts {
+		t.Errorf("%d ports are counted, want %d", n, maxPorts)
+	}
 }

@@ -259,7 +259,7 @@ func (f *forwarder) apply(r *request) error {
 		e.hold(now, r.Hold)
 	}
 	if r.Forget {
-		e.nat.forget()
+		e.forget()
 	}
 	return nil
 }
