@@ -15,7 +15,7 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 VULNDB   := golang.org/x/vulndb@v0.0.0-20261105234957-e22db6528018
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test race fuzz arch lint vuln check e2e e2e-deps lab lab-full bench deploy-check image clean
+.PHONY: help build demo test race fuzz arch lint vuln check e2e e2e-deps lab lab-full lab-heartbeats bench deploy-check image clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -58,14 +58,21 @@ e2e: ## real clients through every mode; the table goes to e2e/out/matrix.md
 	$(GO) test -count=1 -v -run '^TestMatrix' ./e2e | grep -vE '^\s*(=== |--- PASS)' ; exit $${PIPESTATUS[0]}
 e2e: SHELL := /bin/bash
 
-lab: build ## streams on a bad network, direct and through Warmwire; under six minutes; root
-	bin/warmwire lab study --length $(LENGTH)
+lab: build ## streams and heartbeats on a bad network, direct and through Warmwire; under seven minutes; root
+	bin/warmwire lab study --length $(LENGTH) --check
 
 lab-full: build ## the same for as long as the statistics need, an hour; the tables go to docs/lab.md
 	@mkdir -p out
-	bin/warmwire lab study --length full --json docs/lab.json >out/lab.md
+	bin/warmwire lab study --length full --only streams --json docs/lab.json >out/lab.md
 	sed -i '/^<!-- begin tables -->$$/,/^<!-- end tables -->$$/{//!d}' docs/lab.md
 	sed -i '/^<!-- begin tables -->$$/r out/lab.md' docs/lab.md
+	$(MAKE) lab-heartbeats
+
+lab-heartbeats: build ## its heartbeats alone, twenty minutes; the tables go to docs/lab.md
+	@mkdir -p out
+	bin/warmwire lab study --length full --only heartbeats --json docs/heartbeats.json >out/heartbeats.md
+	sed -i '/^<!-- begin heartbeats -->$$/,/^<!-- end heartbeats -->$$/{//!d}' docs/lab.md
+	sed -i '/^<!-- begin heartbeats -->$$/r out/heartbeats.md' docs/lab.md
 
 bench: build ## beside the stock proxy, nginx, haproxy, caddy, squid, tinyproxy; ratios; about ten minutes
 	$(GO) build -trimpath -o bin/bench ./bench

@@ -37,6 +37,7 @@ func labCommand() *cobra.Command {
 
 func labStudyCommand() *cobra.Command {
 	var length, jsonFile string
+	var check bool
 	var opt lab.Options
 	cmd := &cobra.Command{
 		Use:   "study",
@@ -62,12 +63,13 @@ Scenarios: ` + strings.Join(lab.ScenarioNames(), "; ") + `.`,
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return labStudy(ctx, opt, jsonFile, cmd.OutOrStdout())
+			return labStudy(ctx, opt, jsonFile, check, cmd.OutOrStdout())
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&length, "length", string(lab.Short), "how `long`: smoke (half a minute), short (about five minutes) or full (about an hour)")
-	fl.StringSliceVar(&opt.Only, "only", nil, "`scenarios` to run, by name, with commas between them")
+	fl.StringVar(&length, "length", string(lab.Short), "how `long`: smoke (about a minute), short (about six minutes) or full (about an hour and a quarter)")
+	fl.StringSliceVar(&opt.Only, "only", nil, "`scenarios` to run, by name, with commas between them; streams or heartbeats for all of that kind")
+	fl.BoolVar(&check, "check", false, "fail if Warmwire's heartbeats miss their aims")
 	fl.Uint64Var(&opt.Seed, "seed", 0, "of the network and its events; 0 takes another one each time and shows it")
 	fl.StringVar(&jsonFile, "json", "", "write the result to this `file` too")
 	return cmd
@@ -76,7 +78,7 @@ Scenarios: ` + strings.Join(lab.ScenarioNames(), "; ") + `.`,
 // someSeed is another one each time, and short enough for any JSON reader.
 func someSeed() uint64 { return uint64(time.Now().UnixNano()) >> 10 }
 
-func labStudy(ctx context.Context, opt lab.Options, jsonFile string, out io.Writer) (err error) {
+func labStudy(ctx context.Context, opt lab.Options, jsonFile string, check bool, out io.Writer) (err error) {
 	var file *os.File
 	if jsonFile != "" { // before the work, which would be lost with a bad path
 		if file, err = os.OpenFile(jsonFile, os.O_WRONLY|os.O_CREATE, 0o644); err != nil {
@@ -99,7 +101,11 @@ func labStudy(ctx context.Context, opt lab.Options, jsonFile string, out io.Writ
 			return errors.Join(ended, fmt.Errorf("--json: %w", err))
 		}
 	}
-	return errors.Join(ended, lab.WriteMarkdown(out, result))
+	err = errors.Join(ended, lab.WriteMarkdown(out, result))
+	if missed := result.Missed(); check && len(missed) > 0 {
+		err = errors.Join(err, fmt.Errorf("heartbeats missed their aims: %s", strings.Join(missed, "; ")))
+	}
+	return err
 }
 
 // labFlags is the network of lab run as the command line says it.

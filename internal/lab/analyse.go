@@ -12,10 +12,10 @@ import (
 )
 
 // analyse makes a result of what was logged.
-func analyse(sc scenario, log *runLog, random *rand.Rand) *ScenarioResult {
+func analyse(l Length, sc scenario, arms []Arm, log *runLog, random *rand.Rand) *ScenarioResult {
 	out := &ScenarioResult{
 		Name: sc.name, About: sc.about, Event: string(sc.event), Took: (log.end - log.start).Round(time.Millisecond),
-		Kind: [...]string{"streaming", "first", "dying", "idle"}[sc.kind],
+		Kind: [...]string{"streaming", "first", "dying", "idle"}[sc.kind], Heartbeats: sc.beats, NATIdle: sc.nat.Idle, Speak: sc.speak,
 	}
 	if sc.event != noEvent {
 		out.Events = len(log.events)
@@ -25,7 +25,7 @@ func analyse(sc scenario, log *runLog, random *rand.Rand) *ScenarioResult {
 		}
 		out.TimeDown = float64(down) / float64(log.end-log.start)
 	}
-	for _, tracks := range log.arms {
+	for i, tracks := range log.arms {
 		r := new(ArmResult)
 		switch sc.kind {
 		case streaming:
@@ -34,6 +34,9 @@ func analyse(sc scenario, log *runLog, random *rand.Rand) *ScenarioResult {
 			analyseDeath(r, log, tracks)
 		case firstFrame, idling:
 			analyseAnswers(r, tracks)
+		}
+		if sc.beats {
+			analyseBeats(r, l, sc, log, i, arms[i])
 		}
 		out.Arms = append(out.Arms, r)
 	}
@@ -59,8 +62,9 @@ func analyseStreams(r *ArmResult, sc scenario, log *runLog, tracks []*track, ran
 			}
 			r.Cuts++
 			r.Why[reason(a)]++
-			// A delay spike loses nothing, so a cut in it is a false alarm too.
-			if sc.event != blackout || !log.overlaps(a.heard-2*oneWay, a.ended) {
+			// A delay spike loses nothing, so a cut in it is a false alarm too. Of a NAT
+			// that forgets, nobody knows whether it had.
+			if sc.nat.Idle == 0 && (sc.event != blackout || !log.overlaps(a.heard-2*oneWay, a.ended)) {
 				r.FalseAlarms++
 			}
 		}
@@ -76,7 +80,7 @@ func reason(a attempt) string {
 	if a.limit {
 		return "limit"
 	}
-	for _, known := range []string{"reset by peer", "connection lost", "unexpected EOF", "EOF", "timed out", "close 1006", "stream error"} {
+	for _, known := range []string{"reset by peer", "connection lost", "unexpected EOF", "EOF", "timed out", "close 1006", "close 1012", "stream error"} {
 		if strings.Contains(a.why, known) {
 			return known
 		}
@@ -160,6 +164,7 @@ func mean(values []float64) float64 {
 // analyseDeath tells how long it took to know of a death.
 func analyseDeath(r *ArmResult, log *runLog, tracks []*track) {
 	death := log.events[0]
+	r.Why = map[string]int{}
 	var took []time.Duration
 	for _, t := range tracks {
 		for _, a := range t.attempts {
@@ -168,6 +173,7 @@ func analyseDeath(r *ArmResult, log *runLog, tracks []*track) {
 				r.Failed++
 			case a.cut:
 				took = append(took, a.ended-death.start)
+				r.Why[reason(a)]++
 			default:
 				r.Unknown++
 			}

@@ -27,20 +27,25 @@ type Arm struct {
 	Name  string // short, for tables and JSON
 	About string
 	make  func(*env) client
+
+	// Of heartbeats only: whether its server speaks TLS, and the upstream and its
+	// heartbeat through Warmwire, none if it goes direct.
+	tls                 bool
+	upstream, heartbeat string
 }
 
 // Arms returns the ways: direct ones with the limits of the source study and one
 // without, then those through Warmwire, whose clients have no limit of their own.
 func Arms() []Arm {
 	return []Arm{
-		{"tcp", "direct, HTTP/1.1, no limit: what the network alone does", plainDirect(0)},
-		{"tcp 1s", "direct, HTTP/1.1, a read may take 1 s", plainDirect(time.Second)},
-		{"h2 3+1.5", "direct, HTTP/2 over TLS, PING after 3 s of silence, 1.5 s for its answer", h2Direct(3*time.Second, 1500*time.Millisecond)},
-		{"h2 1+1", "direct, HTTP/2 over TLS, PING after 1 s of silence, 1 s for its answer", h2Direct(time.Second, time.Second)},
-		{"ws 3/1.5", "direct, WebSocket, ping every 3 s, 1.5 s for its pong", wsDirect(3*time.Second, 1500*time.Millisecond)},
-		{"ww h1", "through Warmwire, HTTP/1.1 upstream", throughHTTP("plain")},
-		{"ww h2", "through Warmwire, HTTP/2 over TLS upstream", throughHTTP("secure")},
-		{"ww ws", "through Warmwire, WebSocket, whose client sends no ping", throughWS},
+		{Name: "tcp", About: "direct, HTTP/1.1, no limit: what the network alone does", make: plainDirect(0)},
+		{Name: "tcp 1s", About: "direct, HTTP/1.1, a read may take 1 s", make: plainDirect(time.Second)},
+		{Name: "h2 3+1.5", About: "direct, HTTP/2 over TLS, PING after 3 s of silence, 1.5 s for its answer", make: h2Direct(3*time.Second, 1500*time.Millisecond)},
+		{Name: "h2 1+1", About: "direct, HTTP/2 over TLS, PING after 1 s of silence, 1 s for its answer", make: h2Direct(time.Second, time.Second)},
+		{Name: "ws 3/1.5", About: "direct, WebSocket, ping every 3 s, 1.5 s for its pong", make: wsDirect(3*time.Second, 1500*time.Millisecond)},
+		{Name: "ww h1", About: "through Warmwire, HTTP/1.1 upstream", make: throughHTTP("plain")},
+		{Name: "ww h2", About: "through Warmwire, HTTP/2 over TLS upstream", make: throughHTTP("secure")},
+		{Name: "ww ws", About: "through Warmwire, WebSocket, whose client sends no ping", make: throughWS("plain")},
 	}
 }
 
@@ -49,6 +54,7 @@ type env struct {
 	dial          func(ctx context.Context, network, addr string) (net.Conn, error) // from the client's host
 	plain, secure string                                                            // host:port of the server
 	warmwire      string                                                            // host:port of the Warmwire beside the client
+	admin         string                                                            // and of its metrics
 	roots         *tls.Config
 	now           func() time.Duration // since the epoch of the server's stamps
 }
@@ -202,14 +208,15 @@ func wsDirect(every, limit time.Duration) func(*env) client {
 	return func(e *env) client { return &wsClient{e, "ws://" + e.plain + "/ws", every, limit} }
 }
 
-func throughWS(e *env) client {
-	return &wsClient{e: e, url: "ws://" + e.warmwire + "/plain/ws"}
+func throughWS(upstream string) func(*env) client {
+	return func(e *env) client { return &wsClient{e: e, url: "ws://" + e.warmwire + "/" + upstream + "/ws"} }
 }
 
 func (c *wsClient) close() {}
 
 func (c *wsClient) open(ctx context.Context, query string) (source, error) {
-	d := websocket.Dialer{NetDialContext: c.e.dial}
+	// The handshake takes no notice of the end of a context without a deadline.
+	d := websocket.Dialer{NetDialContext: c.e.dial, HandshakeTimeout: askLimit}
 	conn, resp, err := d.DialContext(ctx, c.url+"?"+query, nil)
 	if err != nil {
 		if resp != nil {
@@ -229,6 +236,9 @@ func (c *wsClient) open(ctx context.Context, query string) (source, error) {
 	s.stop = context.AfterFunc(ctx, func() { _ = conn.Close() })
 	if c.every > 0 {
 		s.beating.Go(s.beat)
+	}
+	if strings.Contains(query, speaking) {
+		s.beating.Go(s.speak)
 	}
 	return s, nil
 }
@@ -280,6 +290,29 @@ func (s *wsSource) beat() {
 		}
 	}
 }
+
+// speaking in a query makes the app speak as well.
+const speaking = "speak=1"
+
+// speak says something again and again, as a microphone does. That nobody takes it is
+// of no concern to it.
+func (s *wsSource) speak() {
+	tick := time.NewTicker(speakEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-s.done:
+			return
+		}
+		if s.ask() != nil {
+			return
+		}
+	}
+}
+
+// speakEvery is slower than audio: it is about silence, not about bytes.
+const speakEvery = 500 * time.Millisecond
 
 func (s *wsSource) heartbeat() (time.Duration, int, int) {
 	return time.Duration(s.heard.Load()), int(s.pings.Load()), int(s.late.Load())

@@ -11,6 +11,13 @@
 // frame when it is sent, and the clients note when it comes, on one clock; what
 // the path did is known, so that a cut can be told from a false alarm.
 //
+// Other scenarios are about heartbeats: silent streams, models that think, blackouts,
+// full queues, NATs with idle limits and flows that die, for fixed heartbeats and
+// for Warmwire's, at their usual pace and at a fixed one's, see [BeatArms]. They run
+// side by side, each in a network of its own, because silence needs no machine. Packets
+// are counted where they enter the network, doubts and verdicts by Warmwire itself.
+// [Result.Missed] says which aims were missed.
+//
 // The clients are the ways that are compared, see [Arms]: each has connections of
 // its own and reconnects at once when its stream is cut. What Warmwire gets of a
 // connection is its own affair.

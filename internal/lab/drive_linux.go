@@ -82,8 +82,14 @@ func (s *study) begin(ctx context.Context, sc scenario, clients [][]client, agai
 		for j, c := range arm {
 			tracks[j] = new(track)
 			query := ""
-			if sc.pauses { // every arm has the same pauses
+			switch low, high := s.Length.think(sc); {
+			case sc.pauses: // every arm has the same pauses
 				query = fmt.Sprintf("pauses=%d", s.Seed<<8+uint64(j))
+			case high > 0:
+				query = fmt.Sprintf("think=%d,%v,%v", s.Seed<<8+uint64(j), low, high)
+			}
+			if sc.speak {
+				query += "&" + speaking
 			}
 			running.Go(func() {
 				// Streams that begin together would be one stream to the path.
@@ -234,6 +240,7 @@ func (s *study) die(ctx context.Context, sc scenario, clients [][]client) (*runL
 	if err != nil {
 		return nil, err
 	}
+	watched := s.beginWatch(during, sc, log)
 	all := make(chan struct{})
 	go func() { running.Wait(); close(all) }()
 	limit := time.NewTimer(wait)
@@ -244,6 +251,9 @@ func (s *study) die(ctx context.Context, sc scenario, clients [][]client) (*runL
 	case <-ctx.Done():
 	}
 	death.end = s.site.env.now()
+	if err := watched(); err != nil {
+		return nil, err
+	}
 	log.events, log.end = []window{death}, death.end
 	stop()
 	<-all

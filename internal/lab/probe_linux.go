@@ -8,6 +8,7 @@ import (
 	"errors"
 	"math"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,7 +45,7 @@ func newProber(l *netlab.Lab, now func() time.Duration) (*prober, error) {
 func (p *prober) run(ctx context.Context) PathInfo {
 	var info PathInfo
 	var sum, squares float64
-	got := 0
+	var all []time.Duration
 	var running sync.WaitGroup
 	running.Go(func() { // the far side
 		b := make([]byte, 64)
@@ -65,7 +66,8 @@ func (p *prober) run(ctx context.Context) PathInfo {
 			}
 			if n == 8 {
 				rtt := float64(int64(p.now()) - int64(binary.BigEndian.Uint64(b)))
-				sum, squares, got = sum+rtt, squares+rtt*rtt, got+1
+				sum, squares = sum+rtt, squares+rtt*rtt
+				all = append(all, time.Duration(rtt))
 			}
 		}
 	})
@@ -78,7 +80,9 @@ func (p *prober) run(ctx context.Context) PathInfo {
 	limit := time.AfterFunc(lastProbe, func() { _ = errors.Join(p.out.Close(), p.echo.Close()) })
 	defer limit.Stop()
 	running.Wait()
-	if got > 0 {
+	if got := len(all); got > 0 {
+		slices.Sort(all)
+		info.P50, info.P95 = quantile(all, 0.5), quantile(all, 0.95)
 		mean := sum / float64(got)
 		info.RTT = time.Duration(mean)
 		info.Spread = time.Duration(math.Sqrt(max(0, squares/float64(got)-mean*mean)))

@@ -5,6 +5,7 @@ package lab
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -22,12 +23,17 @@ import (
 const startLimit = 20 * time.Second
 
 // warmwireAddr is where it listens, in the network namespace of the client host.
-const warmwireAddr = "127.0.0.1:8484"
+const (
+	warmwireAddr = "127.0.0.1:8484"
+	adminAddr    = "127.0.0.1:8485"
+)
 
 // An Upstream is a server that Warmwire is configured for.
 type Upstream struct {
 	Name, URL string
-	CA        []byte // PEM, or nil
+	CA        []byte        // PEM, or nil
+	Heartbeat string        // YAML, "" for the default
+	Bears     time.Duration // silence that flows to it are known to outlive; 0 = not known
 }
 
 // A process is a Warmwire beside the clients.
@@ -41,13 +47,14 @@ type process struct {
 }
 
 // startWarmwire starts the program on a host and returns when it can be reached.
-func startWarmwire(ctx context.Context, host *netlab.Host, program string, upstreams []Upstream) (_ *process, err error) {
+// admin is where its metrics are, or none.
+func startWarmwire(ctx context.Context, host *netlab.Host, program, admin string, upstreams []Upstream) (_ *process, err error) {
 	dir, err := os.MkdirTemp("", "warmwire-lab-")
 	if err != nil {
 		return nil, err
 	}
 	p := &process{addr: warmwireAddr, dir: dir, output: new(tail), exited: make(chan struct{})}
-	file, err := writeConfig(dir, upstreams)
+	file, err := writeConfig(dir, admin, upstreams)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -69,9 +76,9 @@ func startWarmwire(ctx context.Context, host *netlab.Host, program string, upstr
 }
 
 // writeConfig writes a configuration as a user would.
-func writeConfig(dir string, upstreams []Upstream) (string, error) {
+func writeConfig(dir, admin string, upstreams []Upstream) (string, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "listen: {address: %s}\nadmin: {address: none}\nstate_dir: %q\ndrain: {timeout: 1s}\nupstreams:\n", warmwireAddr, filepath.Join(dir, "state"))
+	fmt.Fprintf(&b, "listen: {address: %s}\nadmin: {address: %q}\nstate_dir: %q\ndrain: {timeout: 1s}\nupstreams:\n", warmwireAddr, admin, filepath.Join(dir, "state"))
 	for _, u := range upstreams {
 		fmt.Fprintf(&b, "  %s:\n    url: %s\n", u.Name, u.URL)
 		if u.CA != nil {
@@ -81,9 +88,45 @@ func writeConfig(dir string, upstreams []Upstream) (string, error) {
 			}
 			fmt.Fprintf(&b, "    tls: {ca_file: %q}\n", file)
 		}
+		if u.Heartbeat != "" {
+			fmt.Fprintf(&b, "    heartbeat: {%s}\n", u.Heartbeat)
+		}
+	}
+	if err := writePaths(filepath.Join(dir, "state"), upstreams); err != nil {
+		return "", err
 	}
 	file := filepath.Join(dir, "warmwire.yaml")
 	return file, os.WriteFile(file, []byte(b.String()), 0o600)
+}
+
+// writePaths writes what an earlier Warmwire would have learned of the paths.
+func writePaths(state string, upstreams []Upstream) error {
+	type path struct {
+		Network  string `json:"network"`
+		Origin   string `json:"origin"`
+		Survived int64  `json:"survived_ms"`
+	}
+	var known struct {
+		Version int    `json:"version"`
+		Paths   []path `json:"paths"`
+	}
+	known.Version = 1
+	for _, u := range upstreams {
+		if u.Bears > 0 {
+			known.Paths = append(known.Paths, path{netlab.FirstNetwork().String(), u.URL, u.Bears.Milliseconds()})
+		}
+	}
+	if known.Paths == nil {
+		return nil
+	}
+	data, err := json.Marshal(known)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(state, "heartbeat.paths"), data, 0o600)
 }
 
 func (p *process) reachable(ctx context.Context, host *netlab.Host) error {

@@ -25,6 +25,7 @@ type attempt struct {
 	limit  bool          // and by its client's limit
 	why    string        // what it ended with
 
+	silent         time.Duration // before it ended
 	frames, stalls int
 	longest        time.Duration // stall
 	pings, late    int
@@ -50,6 +51,7 @@ type runLog struct {
 	window          // of the scenario
 	events []window // of the path, in order
 	arms   [][]*track
+	beats  *beatLog // nil: the scenario is not about heartbeats
 }
 
 // overlaps says whether an event touched the stretch.
@@ -70,7 +72,7 @@ func follow(e *env, src source, opened time.Duration, over func() bool) attempt 
 		f, err := src.next()
 		now := e.now()
 		if err != nil {
-			a.ended = now
+			a.ended, a.silent = now, now-last
 			heard, pings, late := src.heartbeat()
 			a.heard = max(last, heard)
 			a.pings, a.late = pings, late

@@ -14,14 +14,19 @@ import (
 func WriteMarkdown(w io.Writer, r *Result) error {
 	p := &printer{r: r}
 	p.printf("%s, %s study, seed %d, %v, %d streams of each way, %s.\n\n", r.Started.Format("2006-01-02 15:04 UTC"), r.Length, r.Seed, r.Took, r.Streams, r.Machine)
-	p.legend()
-	p.cuts()
-	p.events()
-	p.alarms()
-	p.stalls()
-	p.firsts()
-	p.deaths()
-	p.idles()
+	if p.chosen() {
+		p.legend()
+		p.cuts()
+		p.events()
+		p.alarms()
+		p.stalls()
+		p.firsts()
+		p.deaths()
+		p.idles()
+	}
+	if p.beats = true; p.chosen() {
+		p.heartbeats()
+	}
 	_, err := io.WriteString(w, p.String())
 	return err
 }
@@ -29,19 +34,42 @@ func WriteMarkdown(w io.Writer, r *Result) error {
 // A printer writes Markdown tables that can be read as they are.
 type printer struct {
 	strings.Builder
-	r *Result
+	r     *Result
+	beats bool // it prints the scenarios about heartbeats, otherwise the others
+}
+
+// chosen says whether there are scenarios of the kind that is printed now.
+func (p *printer) chosen() bool { return len(p.list()) > 0 }
+
+// list is the scenarios that are printed now.
+func (p *printer) list() []*ScenarioResult {
+	var out []*ScenarioResult
+	for _, s := range p.r.Scenarios {
+		if s.Heartbeats == p.beats {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// arms is the ways that they have.
+func (p *printer) arms() []ArmInfo {
+	if p.beats {
+		return p.r.BeatArms
+	}
+	return p.r.Arms
 }
 
 func (p *printer) printf(format string, args ...any) { fmt.Fprintf(&p.Builder, format, args...) }
 
 func (p *printer) legend() {
 	rows := [][]string{{"way", "what it is"}}
-	for _, a := range p.r.Arms {
+	for _, a := range p.arms() {
 		rows = append(rows, []string{a.Name, a.About})
 	}
 	p.table(rows)
 	rows = [][]string{{"scenario", "what happens", "RTT and spread as measured", "lost", "took"}}
-	for _, s := range p.r.Scenarios {
+	for _, s := range p.list() {
 		rows = append(rows, []string{s.Name, s.About, millis(s.Path.RTT) + " ± " + millis(s.Path.Spread), fmt.Sprintf("%.1f %%", 100*s.Path.Lost), s.Took.Round(time.Second).String()})
 	}
 	p.table(rows)
@@ -50,7 +78,7 @@ func (p *printer) legend() {
 // of returns the scenarios of a kind that keep holds for.
 func (p *printer) of(kind string, keep func(*ScenarioResult) bool) []*ScenarioResult {
 	var out []*ScenarioResult
-	for _, s := range p.r.Scenarios {
+	for _, s := range p.list() {
 		if s.Kind == kind && (keep == nil || keep(s)) {
 			out = append(out, s)
 		}
@@ -68,7 +96,7 @@ func (p *printer) matrix(title string, list []*ScenarioResult, cell func(*Scenar
 		head = append(head, s.Name)
 	}
 	rows := [][]string{head}
-	for i, a := range p.r.Arms {
+	for i, a := range p.arms() {
 		row := []string{a.Name}
 		for _, s := range list {
 			row = append(row, cell(s, s.Arms[i]))
@@ -89,7 +117,7 @@ func (p *printer) events() {
 	for _, s := range p.of("streaming", func(s *ScenarioResult) bool { return s.Event != "" }) {
 		p.printf("### %s: cuts per %s and stream\n\n%d of them, %.0f %% of the time; interval of 95 %% over them.\n\n", s.Name, s.Event, s.Events, 100*s.TimeDown)
 		rows := [][]string{{"way", "per " + s.Event + " and stream", "interval", "cut after it was over", "cuts a minute", "could not open"}}
-		for i, a := range p.r.Arms {
+		for i, a := range p.arms() {
 			r := s.Arms[i]
 			after := "-"
 			if r.Cuts > 0 {
@@ -128,6 +156,12 @@ func (p *printer) firsts() {
 			cell += fmt.Sprintf(", %d failed", a.Failed)
 		}
 		return cell
+	})
+	p.matrix("First frame against the path's own round trip: median, p95", list, func(s *ScenarioResult, a *ArmResult) string {
+		if s.Path.P95 == 0 {
+			return "-"
+		}
+		return fmt.Sprintf("%+.0f %%, %+.0f %%", 100*(float64(a.Median)/float64(s.Path.P50)-1), 100*(float64(a.P95)/float64(s.Path.P95)-1))
 	})
 	if len(list) < 2 {
 		return

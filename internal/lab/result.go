@@ -16,6 +16,7 @@ type Result struct {
 	Took      time.Duration     `json:"took"`
 	Streams   int               `json:"streams"` // of each arm
 	Arms      []ArmInfo         `json:"arms"`
+	BeatArms  []ArmInfo         `json:"heartbeat_arms"`
 	Scenarios []*ScenarioResult `json:"scenarios"`
 }
 
@@ -27,13 +28,17 @@ type ArmInfo struct {
 
 // A ScenarioResult is what one scenario found.
 type ScenarioResult struct {
-	Name  string        `json:"name"`
-	About string        `json:"about"`
-	Kind  string        `json:"kind"` // streaming, first, dying or idle
-	Event string        `json:"event,omitempty"`
-	Took  time.Duration `json:"took"`
-	Late  time.Duration `json:"forwarder_late"` // mean error of the network itself
-	Path  PathInfo      `json:"path"`
+	Name  string `json:"name"`
+	About string `json:"about"`
+	Kind  string `json:"kind"` // streaming, first, dying or idle
+	Event string `json:"event,omitempty"`
+	// Heartbeats says that its arms are those of BeatArms.
+	Heartbeats bool          `json:"heartbeats,omitempty"`
+	Speak      bool          `json:"speak,omitempty"` // apps with WebSockets spoke
+	Took       time.Duration `json:"took"`
+	Late       time.Duration `json:"forwarder_late"` // mean error of the network itself
+	Path       PathInfo      `json:"path"`
+	NATIdle    time.Duration `json:"nat_idle,omitempty"`
 	// Events is how many there were; TimeDown is their share of the time.
 	Events   int          `json:"events,omitempty"`
 	TimeDown float64      `json:"time_down,omitempty"`
@@ -46,6 +51,8 @@ type PathInfo struct {
 	Lost   float64       `json:"lost"` // share; those still on their way at the end too
 	RTT    time.Duration `json:"rtt"`  // mean
 	Spread time.Duration `json:"spread"`
+	P50    time.Duration `json:"p50"`
+	P95    time.Duration `json:"p95"`
 }
 
 // An ArmResult is what one arm went through in one scenario. What does not
@@ -80,6 +87,8 @@ type ArmResult struct {
 	Unknown int           `json:"unknown,omitempty"`
 	KnownIn time.Duration `json:"known_in,omitempty"` // median
 	KnownBy time.Duration `json:"known_by,omitempty"` // last
+
+	Beats *BeatResult `json:"beats,omitempty"` // of a scenario about heartbeats
 }
 
 // An Estimate is a mean with its interval of 95 %.

@@ -77,7 +77,7 @@ func (r Run) Do(ctx context.Context) (err error) {
 		"{tls}":     "https://" + addr + ":" + portOf(api.TLSURL()),
 		"{through}": "http://" + warmwireAddr + "/api",
 	}
-	warmwire, err := startWarmwire(ctx, l.Client, r.Warmwire, []Upstream{{Name: "api", URL: values["{tls}"], CA: api.CAPEM()}})
+	warmwire, err := startWarmwire(ctx, l.Client, r.Warmwire, "none", []Upstream{{Name: "api", URL: values["{tls}"], CA: api.CAPEM()}})
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ package lab
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -91,6 +92,14 @@ type scenario struct {
 	bulk     bool // downloads beside the streams
 	flow     bool // the flows die, not the path
 
+	// beats makes it one of those about heartbeats: with the ways of BeatArms, in a
+	// network of its own, beside the others of its kind.
+	beats bool
+	// think is how long the model is silent between two tokens, in a study of full
+	// length; thinkShort in the others, if it differs.
+	think, thinkShort [2]time.Duration
+	speak             bool // apps with WebSockets say something all the time, too
+
 	// What each length of the study gives it: seconds of streaming, events, or
 	// repetitions.
 	smoke, short, full int
@@ -99,7 +108,7 @@ type scenario struct {
 // scenarios returns all of them, in the order of the report.
 func scenarios() []scenario {
 	both := func(s scenario, l netlab.Link) scenario { s.up, s.down = l, l; return s }
-	return []scenario{
+	return append([]scenario{
 		both(scenario{name: "steady", about: "RTT 80 ms, nothing else", kind: streaming, short: 6, full: 60}, far()),
 		both(scenario{name: "jitter", about: "RTT 80 ms, wandering", kind: streaming, short: 12, full: 180}, jittery()),
 		both(scenario{name: "loss-1", about: "wandering, and 1 % of the packets lost each way", kind: streaming, short: 12, full: 180}, lossy(0.01)),
@@ -118,12 +127,14 @@ func scenarios() []scenario {
 		withNAT(both(scenario{name: "dead-flow", about: "a NAT forgets all flows, the path lives", kind: dying, flow: true, short: 12, full: 90}, far()), 0),
 		// Idle limits of carriers and routers begin at half a minute; the short
 		// forms have a tenth of one.
-		withNAT(both(scenario{name: "idle-nat", about: "a NAT forgets flows that are idle for 30 s (short: 3 s), and says nothing", kind: idling, short: 2, full: 5}, far()), time.Nanosecond),
-	}
+		withNAT(both(scenario{name: "idle-nat", about: "a NAT forgets flows that are idle for 30 s (short: 3 s), and says nothing", kind: idling, short: 2, full: 5}, far()), theLength),
+	}, beatScenarios()...)
 }
 
-// withNAT puts the scenario behind a NAT that forgets; any idle limit stands for
-// the one that the length of the study gives.
+// theLength stands for the idle limit that the length of the study gives a NAT.
+const theLength = time.Nanosecond
+
+// withNAT puts the scenario behind a NAT that forgets.
 func withNAT(s scenario, idle time.Duration) scenario {
 	s.nat = netlab.NAT{On: true, Idle: idle}
 	return s
@@ -134,9 +145,9 @@ type Length string
 
 // The lengths of a study.
 const (
-	Smoke Length = "smoke" // half a minute: whether everything works
-	Short Length = "short" // about five minutes: a first look
-	Full  Length = "full"  // about an hour: for the statistics
+	Smoke Length = "smoke" // a minute: whether everything works
+	Short Length = "short" // about six minutes: a first look
+	Full  Length = "full"  // an hour and a quarter: for the statistics
 )
 
 // ParseLength reads a length.
@@ -175,28 +186,35 @@ func ScenarioNames() []string {
 	return names
 }
 
+// Groups of scenarios that can be chosen by one name.
+const (
+	Heartbeats = "heartbeats"
+	Streams    = "streams" // all others
+)
+
 // choose returns the scenarios of a study: those of its length or, if some are
-// named, exactly these, which the smoke form then gives the short form's amount.
+// named, by themselves or as a group, exactly these, which the smoke form then gives
+// the short form's amount.
 func choose(l Length, only []string) ([]scenario, error) {
 	known := map[string]scenario{}
 	for _, s := range scenarios() {
 		known[s.name] = s
 	}
 	for _, name := range only {
-		if _, ok := known[name]; !ok {
-			return nil, fmt.Errorf("unknown scenario %q: there are %s", name, strings.Join(ScenarioNames(), ", "))
+		if _, ok := known[name]; !ok && name != Heartbeats && name != Streams {
+			return nil, fmt.Errorf("unknown scenario %q: there are %s, %s, %s", name, Streams, Heartbeats, strings.Join(ScenarioNames(), ", "))
 		}
 	}
 	var chosen []scenario
 	for _, s := range scenarios() {
-		if s.smoke == 0 && len(only) > 0 {
-			s.smoke = s.short
+		chosenBy := len(only) == 0 || slices.Contains(only, Streams) && !s.beats || slices.Contains(only, Heartbeats) && s.beats
+		if slices.Contains(only, s.name) {
+			chosenBy = true
+			if s.smoke == 0 {
+				s.smoke = s.short
+			}
 		}
-		named := len(only) == 0
-		for _, name := range only {
-			named = named || name == s.name
-		}
-		if named && l.amount(s) > 0 {
+		if chosenBy && l.amount(s) > 0 {
 			chosen = append(chosen, s)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -63,12 +64,16 @@ func newServer(epoch time.Time, addrs ...net.IP) (*server, error) {
 }
 
 // serve serves until ctx ends, cutting what still runs.
-func (s *server) serve(ctx context.Context, plain, secure net.Listener) error {
+func (s *server) serve(ctx context.Context, plain, secure []net.Listener) error {
 	base := func(net.Listener) context.Context { return ctx }
 	s.plain.BaseContext, s.tls.BaseContext = base, base
 	var group errgroup.Group
-	group.Go(func() error { return s.plain.Serve(plain) })
-	group.Go(func() error { return s.tls.ServeTLS(secure, "", "") })
+	for _, l := range plain {
+		group.Go(func() error { return s.plain.Serve(l) })
+	}
+	for _, l := range secure {
+		group.Go(func() error { return s.tls.ServeTLS(l, "", "") })
+	}
 	stop := context.AfterFunc(ctx, func() { _ = errors.Join(s.plain.Close(), s.tls.Close()) })
 	defer stop()
 	if err := group.Wait(); !errors.Is(err, http.ErrServerClosed) {
@@ -110,11 +115,24 @@ func (s *server) appendFrame(b []byte, n int) []byte {
 type pace struct {
 	pauses *mrand.Rand // nil: none
 	next   time.Time   // of the next pause
+
+	thinks    *mrand.Rand // nil: it does not
+	low, high time.Duration
 }
 
-// newPace reads the query: pauses=SEED.
+// newPace reads the query: pauses=SEED, or think=SEED,LOW,HIGH for a silence
+// between any two tokens.
 func newPace(r *http.Request) *pace {
 	p := &pace{}
+	if q := strings.Split(r.URL.Query().Get("think"), ","); len(q) == 3 {
+		seed, err := strconv.ParseUint(q[0], 10, 64)
+		low, err2 := time.ParseDuration(q[1])
+		high, err3 := time.ParseDuration(q[2])
+		if errors.Join(err, err2, err3) == nil && low < high {
+			p.thinks, p.low, p.high = mrand.New(mrand.NewPCG(seed, 2)), low, high
+		}
+		return p
+	}
 	if seed, err := strconv.ParseUint(r.URL.Query().Get("pauses"), 10, 64); err == nil {
 		p.pauses = mrand.New(mrand.NewPCG(seed, 1))
 		p.plan()
@@ -127,6 +145,9 @@ func (p *pace) plan() { p.next = time.Now().Add(uniform(p.pauses, pauseEvery/2, 
 // wait returns when the next token is due or ctx has ended, which it tells.
 func (p *pace) wait(ctx context.Context) bool {
 	d := tokenGap
+	if p.thinks != nil {
+		d = uniform(p.thinks, p.low, p.high)
+	}
 	if p.pauses != nil && time.Now().After(p.next) {
 		d = uniform(p.pauses, pauseMin, pauseMax)
 		defer p.plan()

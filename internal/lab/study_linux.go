@@ -49,31 +49,57 @@ func Study(ctx context.Context, opt Options) (*Result, error) {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	site, err := newSite(ctx, cancel, opt)
-	if err != nil {
-		return nil, err
-	}
-	s := &study{Options: opt, site: site, random: rand.New(rand.NewPCG(opt.Seed, 7))}
 	result := &Result{Machine: machine(), Seed: opt.Seed, Length: opt.Length, Started: time.Now().UTC().Truncate(time.Second), Streams: opt.Length.streams()}
 	for _, a := range Arms() {
 		result.Arms = append(result.Arms, ArmInfo{a.Name, a.About})
 	}
+	for _, a := range BeatArms() {
+		result.BeatArms = append(result.BeatArms, ArmInfo{a.Name, a.About})
+	}
+	var beats, others []scenario
+	for _, sc := range chosen {
+		if sc.beats {
+			beats = append(beats, sc)
+		} else {
+			others = append(others, sc)
+		}
+	}
+	result.Scenarios, err = inTurn(ctx, cancel, opt, others)
+	if err == nil {
+		var more []*ScenarioResult
+		more, err = apart(ctx, opt, beats)
+		result.Scenarios = append(result.Scenarios, more...)
+	}
+	result.Took = time.Since(result.Started).Round(time.Second)
+	if err != nil && len(result.Scenarios) == 0 {
+		return nil, err
+	}
+	return result, err
+}
+
+// inTurn runs scenarios one after another in one network. Those that were finished
+// come with the error, if there is any.
+func inTurn(ctx context.Context, cancel context.CancelCauseFunc, opt Options, chosen []scenario) (done []*ScenarioResult, err error) {
+	if len(chosen) == 0 {
+		return nil, nil
+	}
+	site, err := newSite(ctx, cancel, opt, Arms(), false)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, site.close()) }()
+	s := &study{Options: opt, site: site, random: rand.New(rand.NewPCG(opt.Seed, 7))}
 	for _, sc := range chosen {
 		if opt.Progress != nil {
 			opt.Progress(sc.name, s.takes(sc))
 		}
 		out, err := s.run(ctx, sc)
 		if err != nil {
-			if err = errors.Join(fmt.Errorf("lab: %s: %w", sc.name, err), site.close()); len(result.Scenarios) == 0 {
-				return nil, err
-			}
-			result.Took = time.Since(result.Started).Round(time.Second)
-			return result, err
+			return done, fmt.Errorf("lab: %s: %w", sc.name, err)
 		}
-		result.Scenarios = append(result.Scenarios, out)
+		done = append(done, out)
 	}
-	result.Took = time.Since(result.Started).Round(time.Second)
-	return result, site.close()
+	return done, nil
 }
 
 // machine says what the study ran on, without naming it.
@@ -89,15 +115,21 @@ func machine() string {
 type site struct {
 	lab     *netlab.Lab
 	env     *env
-	ca      []byte
-	cancel  context.CancelCauseFunc
+	arms    []Arm
+	envs    []*env     // of each arm
+	ports   []uint16   // of the server, for each arm
+	known   []Upstream // to Warmwire
+	apart   bool       // each arm has a port of its own
+	stop    func()     // ends the server
 	serving sync.WaitGroup
 }
 
-// newSite builds one; cancel is called when a part of it dies.
-func newSite(ctx context.Context, cancel context.CancelCauseFunc, opt Options) (_ *site, err error) {
-	s := &site{cancel: cancel}
+// newSite builds one for the arms, which have ports of their own if apart; fail is called when a part of it dies.
+func newSite(ctx context.Context, fail context.CancelCauseFunc, opt Options, arms []Arm, apart bool) (_ *site, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	s := &site{arms: arms, apart: apart, stop: stop}
 	if s.lab, err = netlab.New(ctx, netlab.Config{Seed: opt.Seed, Up: far(), Down: far()}); err != nil {
+		stop()
 		return nil, err
 	}
 	defer func() {
@@ -111,45 +143,100 @@ func newSite(ctx context.Context, cancel context.CancelCauseFunc, opt Options) (
 	if err != nil {
 		return nil, err
 	}
-	plain, err := s.lab.Server.Listen("tcp", ":0")
+	plain, secure, err := s.listen()
 	if err != nil {
 		return nil, err
 	}
-	secure, err := s.lab.Server.Listen("tcp", ":0")
-	if err != nil {
-		return nil, errors.Join(err, plain.Close())
-	}
 	s.serving.Go(func() {
 		if serr := server.serve(ctx, plain, secure); serr != nil {
-			cancel(serr)
+			fail(serr)
 		}
 	})
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(server.ca)
 	s.env = &env{
-		dial: s.lab.Client.Dial, plain: reach(v4, plain), secure: reach(v4, secure),
+		dial: s.lab.Client.Dial, plain: reach(v4, plain[0]), secure: reach(v4, secure[0]),
 		roots: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13},
 		now:   func() time.Duration { return time.Since(epoch) },
 	}
-	s.env.warmwire, s.ca = warmwireAddr, server.ca
+	s.env.warmwire, s.env.admin = warmwireAddr, adminAddr
+	s.assign(plain[1:], secure[1:], server.ca)
 	return s, nil
+}
+
+// listen opens the server's ports: one without TLS and one with it, and one more for
+// each arm about heartbeats.
+func (s *site) listen() (plain, secure []net.Listener, err error) {
+	open := func(tls bool) {
+		l, lerr := s.lab.Server.Listen("tcp", ":0")
+		switch {
+		case lerr != nil:
+			err = errors.Join(err, lerr)
+		case tls:
+			secure = append(secure, l)
+		default:
+			plain = append(plain, l)
+		}
+	}
+	open(false)
+	open(true)
+	if s.apart {
+		for _, arm := range s.arms {
+			open(arm.tls)
+		}
+	}
+	if err != nil {
+		for _, l := range append(plain, secure...) {
+			err = errors.Join(err, l.Close())
+		}
+	}
+	return plain, secure, err
+}
+
+// assign gives each arm its place: the ports of its own, or those of all.
+func (s *site) assign(plain, secure []net.Listener, ca []byte) {
+	if len(plain) == 0 {
+		s.known = []Upstream{{Name: "plain", URL: "http://" + s.env.plain}, {Name: "secure", URL: "https://" + s.env.secure, CA: ca}}
+		for range s.arms {
+			s.envs = append(s.envs, s.env)
+		}
+		return
+	}
+	v4 := s.lab.Server.Addr4()
+	for _, arm := range s.arms {
+		own, scheme, list := *s.env, "http://", &plain
+		if arm.tls {
+			scheme, list = "https://", &secure
+		}
+		at := reach(v4, (*list)[0])
+		*list = (*list)[1:]
+		own.plain, own.secure = at, at
+		s.envs, s.ports = append(s.envs, &own), append(s.ports, portNumber(at))
+		if arm.upstream == "" {
+			continue
+		}
+		u := Upstream{Name: arm.upstream, URL: scheme + at, Heartbeat: arm.heartbeat}
+		if arm.tls {
+			u.CA = ca
+		}
+		s.known = append(s.known, u)
+	}
 }
 
 // warm starts a Warmwire and makes its first calls, as an app that is running
 // has made them. It is a new one for each scenario: what one did to its
 // connections must not be seen in the next.
-func (s *site) warm(ctx context.Context, program string) (*process, error) {
-	p, err := startWarmwire(ctx, s.lab.Client, program, []Upstream{
-		{Name: "plain", URL: "http://" + s.env.plain},
-		{Name: "secure", URL: "https://" + s.env.secure, CA: s.ca},
-	})
+func (s *site) warm(ctx context.Context, program string, sc scenario) (*process, error) {
+	p, err := startWarmwire(ctx, s.lab.Client, program, s.env.admin, sc.learned(s.known))
 	if err != nil {
 		return nil, err
 	}
-	for _, upstream := range []string{"plain", "secure"} {
-		c := throughHTTP(upstream)(s.env)
-		err = errors.Join(err, askOnce(ctx, c))
-		c.close()
+	if !sc.beats { // there every packet is counted
+		for _, u := range s.known {
+			c := throughHTTP(u.Name)(s.env)
+			err = errors.Join(err, askOnce(ctx, c))
+			c.close()
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("first calls through warmwire: %w", err), p.stop())
@@ -164,7 +251,7 @@ func reach(host netip.Addr, l net.Listener) string {
 }
 
 func (s *site) close() error {
-	s.cancel(nil) // ends the server
+	s.stop()
 	s.serving.Wait()
 	return s.lab.Close()
 }
@@ -201,20 +288,26 @@ func (s *study) run(ctx context.Context, sc scenario) (out *ScenarioResult, err 
 	if err := errors.Join(s.site.lab.Set(far(), far()), s.site.lab.SetNAT(netlab.NAT{})); err != nil {
 		return nil, err
 	}
-	if sc.nat.Idle > 0 {
+	if sc.nat.Idle == theLength {
 		sc.nat.Idle = s.Length.natIdle()
 	}
 	// Before the first flow: a NAT knows nothing of those that are older.
 	if err := s.site.lab.SetNAT(sc.nat); err != nil {
 		return nil, err
 	}
-	warmwire, err := s.site.warm(ctx, s.Warmwire)
+	warmwire, err := s.site.warm(ctx, s.Warmwire, sc)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, warmwire.stop()) }()
 	if err := s.site.lab.Set(sc.up, sc.down); err != nil {
 		return nil, err
+	}
+	var was map[string]BeatCounts
+	if sc.beats {
+		if was, err = s.site.env.counts(ctx); err != nil {
+			return nil, err
+		}
 	}
 	before, err := s.site.lab.Stats()
 	if err != nil {
@@ -228,7 +321,12 @@ func (s *study) run(ctx context.Context, sc scenario) (out *ScenarioResult, err 
 	if err != nil {
 		return nil, err
 	}
-	out = analyse(sc, log, s.random)
+	if sc.beats {
+		if err := s.tally(ctx, log, before, after, was); err != nil {
+			return nil, err
+		}
+	}
+	out = analyse(s.Length, sc, s.site.arms, log, s.random)
 	out.Path = path
 	packets := after.Up.Out + after.Down.Out - before.Up.Out - before.Down.Out
 	out.Late = time.Duration(float64(after.LateSum-before.LateSum) / float64(max(1, packets)))
@@ -269,10 +367,10 @@ func (s *study) watched(ctx context.Context, sc scenario) (*runLog, PathInfo, er
 // clients makes the clients of every arm anew: no scenario inherits connections.
 func (s *study) clients() [][]client {
 	var all [][]client
-	for _, a := range Arms() {
+	for i, a := range s.site.arms {
 		var arm []client
 		for range s.Length.streams() {
-			arm = append(arm, a.make(s.site.env))
+			arm = append(arm, a.make(s.site.envs[i]))
 		}
 		all = append(all, arm)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,7 +36,7 @@ func TestStudyFindsWhatIsKnown(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var told []string
-	r, err := Study(ctx, Options{Warmwire: program(t), Length: Smoke, Seed: 5, Progress: func(name string, _ time.Duration) { told = append(told, name) }})
+	r, err := Study(ctx, Options{Warmwire: program(t), Length: Smoke, Only: []string{Streams}, Seed: 5, Progress: func(name string, _ time.Duration) { told = append(told, name) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,6 +85,48 @@ func TestStudyFindsWhatIsKnown(t *testing.T) {
 	}
 }
 
+// The smoke form of what is about heartbeats: a fixed one cuts in a blackout and
+// Warmwire's none; a dead flow is left soon after the first doubt.
+func TestHeartbeatsAreMeasured(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	r, err := Study(ctx, Options{Warmwire: program(t), Length: Smoke, Only: []string{Heartbeats}, Seed: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := map[string]*ScenarioResult{}
+	for _, s := range r.Scenarios {
+		of[s.Name] = s
+	}
+	silent, dead := of["silent-blackouts"], of["dead-talk"]
+	if len(of) != 2 || silent == nil || dead == nil {
+		t.Fatalf("ran %d scenarios", len(of))
+	}
+	for i, a := range r.BeatArms {
+		if got := silent.Arms[i]; got.Frames == 0 || got.Beats.Packets == 0 || got.Beats.Bytes < got.Beats.Packets*40 {
+			t.Errorf("%s: %d frames, %.0f packets and %.0f bytes an hour", a.Name, got.Frames, got.Beats.Packets, got.Beats.Bytes)
+		}
+	}
+	if missed := r.Missed(); len(missed) > 0 {
+		t.Errorf("missed: %s", strings.Join(missed, "; "))
+	}
+	if fixed := silent.Arms[armOf(t, "ws 3/1.5")]; fixed.Pings == 0 {
+		t.Errorf("the fixed heartbeat: %+v", fixed)
+	}
+	if got := dead.Arms[armOf(t, "ws 3/1.5")]; got.Known != r.Streams || got.Beats.FromAsked < 1400*time.Millisecond || got.Beats.FromAsked > 3*time.Second {
+		t.Errorf("the fixed heartbeat knows 1.5 s after the ping that nobody answered: %d of %d after %v", got.Known, r.Streams, got.Beats.FromAsked)
+	}
+	for _, name := range []string{"ww ws", "ww h2", "ww h1"} {
+		got := dead.Arms[armOf(t, name)]
+		if got.Beats.FromDoubt < judgement-watchEvery || got.Beats.Warmwire.Doubts == 0 || got.Beats.Warmwire.DeadFlow == 0 {
+			t.Errorf("%s: %v from the doubt to the verdict, %+v; a verdict takes %v", name, got.Beats.FromDoubt, got.Beats.Warmwire, judgement)
+		}
+	}
+	if got := dead.Arms[armOf(t, "tcp")]; got.Unknown != r.Streams {
+		t.Errorf("a client without a limit knew of the dead flow: %+v", got)
+	}
+}
+
 func TestStudyEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(time.Second, cancel)
@@ -98,7 +141,7 @@ func TestStudyKeepsWhatItHas(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	begun := 0
-	r, err := Study(ctx, Options{Warmwire: program(t), Length: Smoke, Progress: func(string, time.Duration) {
+	r, err := Study(ctx, Options{Warmwire: program(t), Length: Smoke, Only: []string{Streams}, Progress: func(string, time.Duration) {
 		if begun++; begun == 2 {
 			cancel()
 		}
