@@ -35,6 +35,17 @@ type Signs struct {
 	Heard time.Time     // when the peer last sent a byte of any kind; zero = never
 	Acked time.Time     // when its kernel last acknowledged anything (TCP_INFO), of a peer that is no proxy; zero = not known
 	RTO   time.Duration // the flow's present retransmission time-out; 0 = not known
+	Trip  time.Duration // the longest round trip that its kernel expects, smoothed and four times the spread; 0 = not known
+}
+
+// resent is when what was sent in vain has been sent again, and was answered, at the
+// latest: the kernel does so within its time-out. Of a round trip that is not known, the
+// time-out itself is the only bound.
+func (s Signs) resent() time.Duration {
+	if s.Trip == 0 {
+		return 2 * s.RTO
+	}
+	return min(2*s.RTO, s.RTO+max(s.Trip, minTimeout))
 }
 
 // A Step is what the owner does next. Due is when it asks again at the latest;
@@ -75,6 +86,7 @@ type Beat struct {
 	alone    uint8
 	since    time.Duration // when the first of those alone left
 
+	trip                      time.Duration // as last given in Signs
 	rtt                       RTT
 	probes, answers, excluded uint32
 	late                      uint32
@@ -114,7 +126,7 @@ func (b *Beat) Doubting() bool { return b.doubt.stage != quiet }
 // Next says what to do now. Tell of a probe's answer with Answered before asking.
 func (b *Beat) Next(now time.Time, signs Signs) Step {
 	t := b.tick(now)
-	b.due = 0
+	b.due, b.trip = 0, signs.Trip
 	if b.doubt.stage == dead {
 		return Step{Leave, now}
 	}
@@ -171,7 +183,7 @@ func (b *Beat) quiet(now time.Time, t time.Duration) Step {
 // judge follows a doubt with a fresh connection.
 func (b *Beat) judge(now time.Time, t time.Duration, signs Signs) Step {
 	was := b.doubt.stage
-	action, due := b.doubt.step(t, max(b.cfg.DeadAfter, 2*signs.RTO, b.timeout()), firstRetry)
+	action, due := b.doubt.step(t, max(b.cfg.DeadAfter, signs.resent(), b.timeout()), firstRetry)
 	switch action {
 	case Wait:
 		return b.wait(t, due)
@@ -285,12 +297,17 @@ func (b *Beat) send(t time.Duration) {
 	b.schedule.probed, b.schedule.soon = t, false
 }
 
-// timeout is how long a probe's answer may take before it is late.
+// timeout is how long a probe's answer may take before it is late. Who talks all the
+// time is never probed and has no answers to go by; its kernel knows the path.
 func (b *Beat) timeout() time.Duration {
 	if b.cfg.Timeout > 0 {
 		return b.cfg.Timeout
 	}
-	return b.rtt.Timeout()
+	d := b.rtt.Timeout()
+	if !b.rtt.Known() && b.trip > 0 {
+		d = min(d, max(b.trip, minTimeout)<<b.rtt.missed)
+	}
+	return d
 }
 
 // wait is a step that waits.
@@ -315,6 +332,9 @@ func (b *Beat) listen(t time.Duration, signs Signs) {
 	}
 	b.seenHeard = heard
 	since := min(signs.Heard.Sub(b.base), t)
+	if since >= b.open { // its process speaks, also where that came with an acknowledgement
+		b.open = 0
+	}
 	if since <= b.heard+grain || b.doubt.stage != quiet && since <= b.began-grain {
 		return // known, or the probe's answer itself, or older than the doubt
 	}

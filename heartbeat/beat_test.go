@@ -22,6 +22,7 @@ type line struct {
 	heard time.Duration
 	acked time.Duration
 	rto   time.Duration
+	trip  time.Duration
 }
 
 func newLine(t *testing.T, cfg BeatConfig, path *Path) *line {
@@ -29,7 +30,7 @@ func newLine(t *testing.T, cfg BeatConfig, path *Path) *line {
 }
 
 func (l *line) next(now time.Duration) Step {
-	signs := Signs{Heard: at(l.heard), RTO: l.rto}
+	signs := Signs{Heard: at(l.heard), RTO: l.rto, Trip: l.trip}
 	if l.acked > 0 {
 		signs.Acked = at(l.acked)
 	}
@@ -134,16 +135,20 @@ func TestDeadFlowIsKnown(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		rto  time.Duration
+		trip time.Duration
 		late time.Duration // the time-out of the first probe
 		last time.Duration // of the last
 	}{
 		{name: "clean", rto: 280 * ms, late: s, last: 3 * s},
 		{name: "a long retransmission time-out", rto: 4 * s, late: s, last: 8 * s},
+		{name: "a long one of a short path", rto: 4 * s, trip: 280 * ms, late: s, last: 5 * s},
+		{name: "of a long path", rto: 4 * s, trip: 3 * s, late: s, last: 7 * s},
+		{name: "of a path that became short", rto: 2 * s, trip: 3 * s, late: s, last: 4 * s},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			path := NewPath()
 			l := newLine(t, BeatConfig{}, path)
-			l.rto = tt.rto
+			l.rto, l.trip = tt.rto, tt.trip
 			due := l.want(l.proven(), Wait, Thinking)
 			l.want(due, Probe, Thinking)
 			if late := l.want(due, Wait, Thinking); late != due+tt.late {
@@ -166,6 +171,31 @@ func TestDeadFlowIsKnown(t *testing.T) {
 			if limit, _ := path.Limit(); limit != 15*s { // it died of a silence of 20 s
 				t.Errorf("limit %v", limit)
 			}
+		})
+	}
+}
+
+// Who talks all the time was never probed: the first time-out is the kernel's.
+func TestTheKernelKnowsThePathOfATalker(t *testing.T) {
+	for name, tt := range map[string]struct {
+		trip, late time.Duration
+	}{"not known": {0, 3 * s}, "short": {280 * ms, s}, "long": {2 * s, 2 * s}, "longer than the first guess": {5 * s, 3 * s}} {
+		t.Run(name, func(t *testing.T) {
+			l := newLine(t, BeatConfig{}, nil)
+			l.trip = tt.trip
+			due := l.want(0, Wait, Alive)
+			l.want(due, Probe, Alive)
+			if late := l.want(due, Wait, Alive); late != due+tt.late {
+				t.Errorf("late after %v, want %v", late-due, tt.late)
+			}
+			l.acked = due + 10*ms // the doubt must not be one about a peer that answers nothing
+			l.want(due+20*ms, Wait, Thinking)
+			due = l.want(due+20*ms, Wait, Thinking)
+			l.want(due, Probe, Thinking)
+			l.want(due+tt.late, Fresh, Doubtful)
+			l.b.FreshResult(at(due+tt.late), true)
+			l.want(due+tt.late, Probe, Doubtful)
+			l.want(due+tt.late+max(3*s, 2*tt.late), Leave, DeadFlow)
 		})
 	}
 }
@@ -621,21 +651,23 @@ func TestBeatKeepsItsRules(t *testing.T) {
 		b := NewBeat(cfg, path, now, rnd.Float64)
 		signs := Signs{Heard: now}
 		var probed, opened, life time.Time
-		var rto time.Duration // at the last probe
+		word := now // the last sign of life that is more than an acknowledgement
+		var rto time.Duration // what it takes to be sent again, at the last probe
 		due := now
 		for range rapid.IntRange(1, 300).Draw(t, "steps") {
 			switch rapid.IntRange(0, 9).Draw(t, "event") {
 			case 0:
-				signs.Heard, life = now, now
+				signs.Heard, life, word = now, now, now
 			case 1:
 				b.Sent(now)
 			case 2:
 				b.Answered(now, time.Duration(rapid.Int64Range(-1, int64(time.Minute)).Draw(t, "rtt")))
-				life = now
+				life, word = now, now
 			case 3:
 				signs.Acked, life = now, now
 			case 4:
 				signs.RTO = time.Duration(rapid.Int64Range(0, int64(2*time.Minute)).Draw(t, "rto"))
+				signs.Trip = time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "trip"))
 			case 5:
 				now = now.Add(time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "pass")))
 			case 6:
@@ -661,7 +693,7 @@ func TestBeatKeepsItsRules(t *testing.T) {
 				if since := now.Sub(probed); !jumps && !doubting && !probed.IsZero() && since < 5*s {
 					t.Fatalf("a probe %v after the last", since)
 				}
-				probed, rto = now, signs.RTO
+				probed, rto = now, signs.resent()
 			case Fresh:
 				if cfg.NoFresh || cfg.Mode == Off {
 					t.Fatal("a fresh connection")
@@ -679,8 +711,9 @@ func TestBeatKeepsItsRules(t *testing.T) {
 				}
 				switch {
 				case jumps:
-				case cfg.NoFresh && now.Sub(life) >= aloneFor:
-				case !cfg.NoFresh && now.Sub(probed) >= max(3*s, 2*rto) && !opened.IsZero() && !opened.After(probed) && opened.After(life):
+				case cfg.NoFresh && (now.Sub(life) >= aloneFor || now.Sub(word) >= deafAfter):
+				case !cfg.NoFresh && now.Sub(probed) >= max(3*s, rto) && !opened.IsZero() && !opened.After(probed) &&
+					(opened.After(life) || now.Sub(word) >= deafAfter):
 				default:
 					t.Fatalf("dead %v after the last sign of life, %v after the last probe", now.Sub(life), now.Sub(probed))
 				}

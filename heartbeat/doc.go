@@ -12,7 +12,8 @@
 // fresh connection to the peer cannot be made either, so there is nothing to gain by
 // leaving; that is waited for, too. Dead flow: a fresh connection was made, and a
 // probe on the old one, sent after that, stayed unanswered for the longer of 3 s and
-// twice the flow's own retransmission time-out. Only then it says [Leave]. A probe
+// what the kernel needs to send again and be answered: its time-out and a round trip, or
+// twice the time-out where no round trip is known. Only then it says [Leave]. A probe
 // that is late, whatever late means, does no more than ask for a fresh connection.
 // Any byte from the peer is life, and so is an acknowledgement by its kernel of what
 // was sent after the probe, where the owner sees those; but a peer that has answered

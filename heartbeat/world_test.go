@@ -267,7 +267,7 @@ func (c *client) ask() {
 	}
 	c.asked++
 	f, mine, w := c.flow, c.asked, c.w
-	step := c.beat.Next(at(w.now), Signs{Heard: at(c.heard), RTO: f.rto(w.now)})
+	step := c.beat.Next(at(w.now), Signs{Heard: at(c.heard), RTO: f.rto(w.now), Trip: firstRTO + 2*w.queue(w.now)})
 	again := func() {
 		if f == c.flow && mine == c.asked {
 			c.ask()

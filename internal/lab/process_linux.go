@@ -69,8 +69,14 @@ func startWarmwire(ctx context.Context, host *netlab.Host, program, admin string
 		p.err = <-ended
 		close(p.exited)
 	}()
-	if err := p.reachable(ctx, host); err != nil {
-		return nil, errors.Join(err, p.stop())
+	addrs := []string{p.addr}
+	if admin != "none" {
+		addrs = append(addrs, admin)
+	}
+	for _, addr := range addrs {
+		if err := p.reachable(ctx, host, addr); err != nil {
+			return nil, errors.Join(err, p.stop())
+		}
 	}
 	return p, nil
 }
@@ -129,11 +135,11 @@ func writePaths(state string, upstreams []Upstream) error {
 	return os.WriteFile(filepath.Join(state, "heartbeat.paths"), data, 0o600)
 }
 
-func (p *process) reachable(ctx context.Context, host *netlab.Host) error {
+func (p *process) reachable(ctx context.Context, host *netlab.Host, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	for {
-		c, err := host.Dial(ctx, "tcp", p.addr)
+		c, err := host.Dial(ctx, "tcp", addr)
 		if err == nil {
 			return c.Close()
 		}

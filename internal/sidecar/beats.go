@@ -178,8 +178,8 @@ func (l *legBeat) Next(now, heard time.Time) (ping, dead bool, due time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer l.tellLocked()
-	signs := heartbeat.Signs{Heard: heard}
-	signs.Acked, signs.RTO = acknowledged(l.conn, now)
+	signs := kernelSigns(l.conn, now)
+	signs.Heard = heard
 	step := l.beat.Next(now, signs)
 	switch step.Action {
 	case heartbeat.Probe:

@@ -112,8 +112,8 @@ func (t *trial) follow(ctx context.Context, spare *transport.Spare) {
 	defer timer.Stop()
 	for {
 		now := time.Now()
-		signs := heartbeat.Signs{Heard: spare.Heard()}
-		signs.Acked, signs.RTO = acknowledged(spare.NetConn(), now)
+		signs := kernelSigns(spare.NetConn(), now)
+		signs.Heard = spare.Heard()
 		step := beat.Next(now, signs)
 		switch step.Action {
 		case heartbeat.Probe:
@@ -161,15 +161,14 @@ func offer[T any](ctx context.Context, to chan<- T, v T) {
 	}
 }
 
-// acknowledged is when the peer's kernel last acknowledged something, and the present
-// retransmission time-out; zero = not known.
-func acknowledged(c net.Conn, now time.Time) (acked time.Time, rto time.Duration) {
+// kernelSigns is what the kernel knows of a connection; nothing is not known.
+func kernelSigns(c net.Conn, now time.Time) heartbeat.Signs {
 	if c == nil {
-		return time.Time{}, 0
+		return heartbeat.Signs{}
 	}
 	info, ok := dial.ReadInfo(c)
 	if !ok {
-		return time.Time{}, 0
+		return heartbeat.Signs{}
 	}
-	return now.Add(-info.LastAcked), info.RTO
+	return heartbeat.Signs{Acked: now.Add(-info.LastAcked), RTO: info.RTO, Trip: info.RTT + 4*info.RTTVar}
 }
