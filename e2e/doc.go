@@ -8,6 +8,9 @@
 // piece, so a run passes only if nothing in between waits for more; and the
 // client's hash of what it received must be that of what was sent.
 //
+// Beside it the realtime clients of SDKs are taken to the limits of their APIs and through
+// late pongs, and a page in Chromium talks through Warmwire.
+//
 // Its files are tests. They need the clients: see testenv for what happens
 // without them, and `make e2e-deps` for the npm packages.
 package e2e

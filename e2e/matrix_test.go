@@ -78,7 +78,7 @@ func TestMatrix(t *testing.T) {
 	if err := os.WriteFile(caFile, u.caPEM, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	warmwire := startWarmwire(t, u, caFile, "").origin
+	warmwire := startWarmwire(t, u, caFile, settings{}).origin
 	var table report
 	t.Cleanup(func() { table.write(t) })
 	for i, c := range clients {

@@ -47,8 +47,8 @@ type stage struct {
 	caFile, node string
 }
 
-// newStage sets one up; more is YAML for each upstream.
-func newStage(t *testing.T, more string) *stage {
+// newStage sets one up.
+func newStage(t *testing.T, more settings) *stage {
 	s := &stage{upstream: newUpstream(t), caFile: filepath.Join(t.TempDir(), "ca.pem"), node: testenv.NeedNodeModules(t, "clients/node")}
 	if err := os.WriteFile(s.caFile, s.caPEM, 0o600); err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestRealtimeSessionsEnd(t *testing.T) {
 			tt.events = map[string]int{"setupComplete": 1, "serverContent": 7, "goAway": 1, "sessionResumptionUpdate": 1}
 		}
 	}
-	s := newStage(t, "")
+	s := newStage(t, settings{})
 	handles := make([]string, len(tests))
 	var running sync.WaitGroup
 	for i, tt := range tests {
@@ -198,7 +198,7 @@ func TestRealtimeSessionsOutliveBadPongs(t *testing.T) {
 		{"gemini", "late, silence", late, silence, 5, "1005"},
 		{"gemini", "never, silence", never, silence, 5, "1005"},
 	}
-	s := newStage(t, ", heartbeat: {min_interval: 1s, max_interval: 1s}")
+	s := newStage(t, settings{upstream: "heartbeat: {min_interval: 1s, max_interval: 1s}"})
 	var running sync.WaitGroup
 	for _, tt := range tests {
 		running.Go(func() {

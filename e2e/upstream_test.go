@@ -19,9 +19,12 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/gorilla/websocket"
 
 	"github.com/warmwire/warmwire/internal/mockapi"
 )
@@ -172,6 +175,11 @@ func keyOf(req *http.Request) string {
 	}
 	for _, name := range []string{"X-Api-Key", "X-Goog-Api-Key"} {
 		if key := req.Header.Get(name); key != "" {
+			return key
+		}
+	}
+	for _, p := range websocket.Subprotocols(req) { // OpenAI's way for browsers
+		if key, ok := strings.CutPrefix(p, "openai-insecure-api-key."); ok {
 			return key
 		}
 	}

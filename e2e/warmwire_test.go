@@ -61,15 +61,19 @@ type sidecar struct {
 	log           *lockedBuffer
 }
 
-// startWarmwire runs the real program in front of u; more is YAML for each upstream. It
-// is told to end when the test does, and must end well.
-func startWarmwire(t *testing.T, u *upstream, caFile, more string) sidecar {
+// settings are YAML beside what every test needs: "key: value, …" for the listener and
+// for each upstream.
+type settings struct{ listen, upstream string }
+
+// startWarmwire runs the real program in front of u. It is told to end when the test
+// does, and must end well.
+func startWarmwire(t *testing.T, u *upstream, caFile string, more settings) sidecar {
 	t.Helper()
 	program := built(t).warmwire
 	address, admin := freeAddress(t), freeAddress(t)
-	config := fmt.Sprintf("listen: {address: %s}\nadmin: {address: %s}\nupstreams:\n", address, admin)
+	config := fmt.Sprintf("listen: {address: %s, %s}\nadmin: {address: %s}\nupstreams:\n", address, more.listen, admin)
 	for _, api := range []string{"openai", "anthropic", "gemini"} {
-		config += fmt.Sprintf("  %s: {url: %q, tls: {ca_file: %q}%s}\n", api, u.tls[api], caFile, more)
+		config += fmt.Sprintf("  %s: {url: %q, tls: {ca_file: %q}, %s}\n", api, u.tls[api], caFile, more.upstream)
 	}
 	file := filepath.Join(t.TempDir(), "warmwire.yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {

@@ -49,6 +49,7 @@ type Options struct {
 	GzipForce bool          // gzip=force: even if it does not
 	EOL       string        // eol=lf|crlf|cr: line ends of an event stream
 	Split     bool          // split: one byte a write
+	Deflate   bool          // deflate: WebSocket messages are compressed, if the client has offered to read that
 	Comments  bool          // comments: a ": PROCESSING" line before each event
 	Early     int           // early=103: an interim response first
 	Trailer   bool          // trailer: a trailer field after the body
@@ -228,6 +229,8 @@ func (o *Options) setSwitch(key, value string) (known bool, err error) {
 		}
 	case "split":
 		o.Split, err = boolean(value)
+	case "deflate":
+		o.Deflate, err = boolean(value)
 	case "comments":
 		o.Comments, err = boolean(value)
 	case "trailer":

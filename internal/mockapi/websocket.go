@@ -39,7 +39,7 @@ func (c *call) upgrade(fail obj, f func(*socket) error) error {
 	}
 	up := websocket.Upgrader{
 		CheckOrigin:  func(*http.Request) bool { return true },
-		Subprotocols: c.protocols(),
+		Subprotocols: c.protocols(), EnableCompression: c.o.Deflate,
 		// A refused upgrade is answered like any other error.
 		Error: func(_ http.ResponseWriter, _ *http.Request, status int, reason error) {
 			_ = c.fail(status, reason.Error())
