@@ -29,6 +29,10 @@ type Config struct {
 	// and may wait for it; release gives the room back. Its error, if it has a method
 	// RetryAfter() time.Duration, says when to try again. nil = there is always room.
 	Admit func(ctx context.Context, u *Upstream) (release func(), err error)
+	// Take asks for n bytes that a WebSocket is read ahead, and Give returns them.
+	// nil = there is always room.
+	Take func(n int64) bool
+	Give func(n int64)
 }
 
 // A Server is the way in.

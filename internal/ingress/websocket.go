@@ -99,6 +99,8 @@ func (e *exchange) relaySocket(app net.Conn, up io.ReadWriteCloser, early *bufio
 	relay, err := ws.New(ws.Leg{Conn: app, Early: slices.Clone(sent), Policy: hearts.App}, ws.Leg{Conn: up, Policy: hearts.Upstream}, ws.Config{
 		Extensions: extensions,
 		ReadAhead:  e.limits().ReadAhead,
+		Take:       e.s.cfg.Take,
+		Give:       e.s.cfg.Give,
 		Stall:      e.limits().Stall,
 		CloseWait:  closeWait,
 		Watcher:    &e.s.sockets,

@@ -146,6 +146,8 @@ func (s *Sidecar) build(cfg *config.Config) error {
 		MaxConnections: s.appConnections(cfg),
 		Hooks:          s.hooks(),
 		Admit:          s.admit,
+		Take:           s.memory.Take,
+		Give:           s.memory.Give,
 	})
 	if err != nil {
 		return err

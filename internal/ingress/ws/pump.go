@@ -36,6 +36,7 @@ type pump struct {
 	busy   bool // someone writes a block, or the queue
 	queue  []chunk
 	queued int      // bytes of memory in it
+	tight  bool     // the budget had no room for the last of it
 	drop   bool     // what comes is thrown away
 	after  []func() // what is done once all that has come is written
 }
@@ -45,6 +46,7 @@ type chunk struct {
 	buf  []byte
 	mid  bool
 	last bool // with the peer's close frame
+	paid bool // from the budget
 }
 
 func newPump(r *Relay, from, to *leg, early []byte) *pump {
@@ -237,7 +239,7 @@ func (p *pump) checkStall() {
 // write writes the pieces of b and then the queue, until that is empty.
 func (p *pump) write(b *block, last bool) {
 	for i, piece := range b.out {
-		p.send(chunk{b.buf[piece.start:piece.end], piece.mid, last && i == len(b.out)-1})
+		p.send(chunk{buf: b.buf[piece.start:piece.end], mid: piece.mid, last: last && i == len(b.out)-1})
 	}
 	for {
 		p.mu.Lock()
@@ -251,6 +253,7 @@ func (p *pump) write(b *block, last bool) {
 		p.send(c)
 		p.mu.Lock()
 		p.queued -= cap(c.buf)
+		p.giveLocked(c)
 		p.room.Signal()
 		p.mu.Unlock()
 	}
@@ -280,6 +283,9 @@ func (p *pump) send(c chunk) {
 func (p *pump) discard() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for _, c := range p.queue {
+		p.giveLocked(c)
+	}
 	p.drop, p.queue, p.queued = true, nil, 0
 	p.room.Broadcast()
 }
@@ -310,6 +316,9 @@ func (p *pump) fullLocked(b *block) bool {
 	if !p.busy || p.drop || p.queued == 0 {
 		return false
 	}
+	if p.tight {
+		return true
+	}
 	n := chunkSize
 	for _, piece := range b.out {
 		n += piece.end - piece.start
@@ -324,14 +333,23 @@ func (p *pump) enqueueLocked(b *block, last bool) {
 		n := len(p.queue)
 		if n == 0 || cap(p.queue[n-1].buf)-len(p.queue[n-1].buf) < len(part) {
 			buf := make([]byte, 0, max(chunkSize, len(part)))
-			p.queue = append(p.queue, chunk{buf: buf})
-			p.queued += cap(buf)
+			paid := p.r.cfg.Take(int64(cap(buf)))
+			p.queue = append(p.queue, chunk{buf: buf, paid: paid})
+			p.queued, p.tight = p.queued+cap(buf), !paid
 			n++
 		}
 		c := &p.queue[n-1]
 		c.buf, c.mid = append(c.buf, part...), piece.mid
 	}
 	p.queue[len(p.queue)-1].last = last
+}
+
+// giveLocked returns to the budget what c took from it.
+func (p *pump) giveLocked(c chunk) {
+	p.tight = false
+	if c.paid {
+		p.r.cfg.Give(int64(cap(c.buf)))
+	}
 }
 
 // awaitRoom waits until the pieces of b have room. Meanwhile nothing is read, and

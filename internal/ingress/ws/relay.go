@@ -23,6 +23,10 @@ type Config struct {
 	// ReadAhead bounds what is held of one side's data while the other does not
 	// take them, in bytes; 0 = 1 MiB.
 	ReadAhead int
+	// Take asks a budget for n bytes of that, and Give returns them; neither may block.
+	// Without room a side is read ahead by one block only. nil = no budget.
+	Take func(n int64) bool
+	Give func(n int64)
 	// Stall is how long a side may take nothing before both are closed; 0 = for ever.
 	Stall time.Duration
 	// CloseWait is how long a side that was sent our close frame, or both sides
@@ -52,6 +56,9 @@ func (c Config) WithDefaults() Config {
 	c.Closing = cmp.Or(c.Closing, 30*time.Second)
 	if c.Watcher == nil {
 		c.Watcher = new(Watcher)
+	}
+	if c.Take == nil || c.Give == nil {
+		c.Take, c.Give = func(int64) bool { return true }, func(int64) {}
 	}
 	return c
 }

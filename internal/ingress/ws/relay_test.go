@@ -5,6 +5,7 @@ package ws
 import (
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -168,6 +169,46 @@ func TestReadAheadIsBounded(t *testing.T) {
 			s.app.want(finBinary, strings.Repeat("x", 1000))
 		}
 	}))
+}
+
+func TestReadAheadIsChargedToTheBudget(t *testing.T) {
+	const room = 64 << 10
+	for _, read := range []bool{true, false} {
+		var used, most atomic.Int64
+		synctest.Test(t, play(func(_, _ *Leg, cfg *Config) {
+			cfg.Take = func(n int64) bool {
+				if used.Load()+n > room {
+					return false
+				}
+				most.Store(max(most.Load(), used.Add(n)))
+				return true
+			}
+			cfg.Give = func(n int64) { used.Add(-n) }
+		}, func(s *scene) {
+			var sent atomic.Int64
+			go func() {
+				for {
+					if _, err := s.up.c.Write(frame{finBinary, strings.Repeat("x", 1000)}.bytes(false)); err != nil {
+						return
+					}
+					sent.Add(1)
+				}
+			}()
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if got := sent.Load() * 1004; got < room/2 || got > room+2*chunkSize+2*smallBlock {
+				t.Errorf("%d bytes were read ahead, the budget has %d", got, room)
+			}
+			if read {
+				for range sent.Load() + 1000 {
+					s.app.want(finBinary, strings.Repeat("x", 1000))
+				}
+			}
+		}))
+		if used.Load() != 0 || most.Load() < room/2 {
+			t.Errorf("%d bytes were not given back of %d", used.Load(), most.Load())
+		}
+	}
 }
 
 func TestADirectionThatIsStuckHasOneGoroutineMore(t *testing.T) {
