@@ -43,14 +43,17 @@ var nothing = map[string]string{}
 var houseRules = rules{
 	packages: map[string]map[string]string{
 		"cmd/warmwire": {
-			"internal/sidecar": "the one place that builds and runs both halves",
-			"internal/config":  "config check, show, default and schema",
-			"internal/mockapi": "demo runs it",
-			"internal/measure": "demo and measure time calls with it",
-			"internal/netlab":  "the forwarder of a lab is this program, started again",
-			"internal/lab":     "runs the scenarios of the lab",
-			"dnscache":         "doctor compares resolvers",
-			"tlspool/inspect":  "doctor examines the TLS of a host",
+			"internal/sidecar":              "the one place that builds and runs both halves",
+			"internal/config":               "config check, show, default and schema",
+			"internal/mockapi":              "demo runs it",
+			"internal/measure":              "demo and measure time calls with it",
+			"internal/netlab":               "the forwarder of a lab is this program, started again",
+			"internal/lab":                  "runs the scenarios of the lab",
+			"dnscache":                      "doctor compares resolvers",
+			"tlspool/inspect":               "doctor examines the TLS of a host",
+			"tlspool/trust":                 "the bundle holds the system's roots",
+			"internal/intercept/ca":         "ca shows and rotates the authority",
+			"internal/intercept/truststore": "ca installs it",
 		},
 		"internal/sidecar": {"...": "composition root: sees everything and maps between the packages"},
 
@@ -60,9 +63,10 @@ var houseRules = rules{
 			"internal/webguard":    "both listeners refuse what a web page could send",
 			"bufferctl":            "answers that their upstream gives faster than the app takes them",
 		},
-		"internal/intercept":    nothing,
-		"internal/intercept/ca": nothing,
-		"internal/netwatch":     nothing,
+		"internal/intercept":            nothing,
+		"internal/intercept/ca":         nothing,
+		"internal/intercept/truststore": {"internal/intercept/ca": "its tests"},
+		"internal/netwatch":             nothing,
 
 		"transport": {
 			"transport/contract": "its tests",

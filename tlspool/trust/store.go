@@ -121,6 +121,26 @@ func platformRoots() *rootSet {
 // Pool returns the roots of now. It must not be changed.
 func (s *Store) Pool() *x509.CertPool { return s.roots().pool }
 
+// PEM returns the system's roots as they are now, read from its files. It is an error
+// if the system has none or does not keep them in files, or if SSL_CERT_FILE names one
+// that is not there.
+func (s *Store) PEM() ([]byte, error) {
+	set := s.roots()
+	if s.file != "" {
+		if err := s.unreadable(); err != nil {
+			return nil, err
+		}
+	}
+	if set.embedded || len(set.ders) == 0 {
+		return nil, errors.New("the roots of this system are in no file: install them (Debian: apt-get install ca-certificates), or name their file in SSL_CERT_FILE")
+	}
+	var text []byte
+	for _, der := range set.ders {
+		text = append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
+	}
+	return text, nil
+}
+
 // State says what is in force.
 func (s *Store) State() State {
 	set := s.roots()

@@ -313,3 +313,21 @@ func TestAClockPutBackDoesNotStopTheLooks(t *testing.T) {
 		t.Error("the change was not seen")
 	}
 }
+
+// Whoever makes a bundle of its own gets what the system trusts, or an error.
+func TestTheSystemsRootsAsPEM(t *testing.T) {
+	a := newPKI(t)
+	file := systemOf(t, a.root)
+	s := trust.NewStore(nil)
+	if got, err := s.PEM(); err != nil || string(got) != string(pemOf(a.root)) {
+		t.Errorf("%d bytes, %v; want the root", len(got), err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]*trust.Store{"removed later": s, "none from the start": trust.NewStore(nil)} {
+		if got, err := s.PEM(); err == nil || !strings.Contains(err.Error(), "SSL_CERT_FILE") {
+			t.Errorf("%s: %d bytes, %v; want an error", name, len(got), err)
+		}
+	}
+}
