@@ -167,13 +167,12 @@ func caUninstallCommand(path *string) *cobra.Command {
 	var dry, old bool
 	cmd := &cobra.Command{Use: "uninstall", Short: "Remove Warmwire's certificates from where this system and the user's browsers trust them", Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var plan truststore.Plan
 			if !old {
 				plan, err := thisMachine().Uninstall(cmd.Context())
 				return errors.Join(err, carryOut(cmd, plan, dry))
 			}
-			return withCA(path, func(a *authority) (err error) {
-				plan, err = thisMachine().Uninstall(cmd.Context(), a.Certificates()...)
+			return withCA(path, func(a *authority) error {
+				plan, err := thisMachine().Uninstall(cmd.Context(), a.Certificates()...)
 				return errors.Join(err, carryOut(cmd, plan, dry))
 			})(cmd, nil)
 		}}
@@ -206,7 +205,7 @@ func carryOut(cmd *cobra.Command, plan truststore.Plan, dry bool) error {
 		}
 	}
 	if left > 0 && !dry {
-		return fmt.Errorf("ca: only root can run the commands that begin with sudo: run them in this order")
+		return errors.New("ca: only root can run the commands that begin with sudo: run them in this order")
 	}
 	return nil
 }
