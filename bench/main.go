@@ -56,8 +56,11 @@ type settings struct {
 	callFor   time.Duration // of each of its rows, and round
 	outageFor time.Duration
 
-	twice  int    // faulted calls instead; 0 = another run
-	mock   int    // faulted calls inside a lab instead; 0 = another run
+	twice      int           // faulted calls instead; 0 = another run
+	mock       int           // faulted calls inside a lab instead; 0 = another run
+	sockets    int           // open WebSockets instead; 0 = another run
+	socketsFor time.Duration // how long they are idle
+
 	beside string // another build of Warmwire to compare with instead; "" = another run
 }
 
@@ -79,6 +82,7 @@ func main() {
 	flag.BoolVar(&s.retries, "retries", false, "instead: who tries again after errors, and what that costs; docs/retries.md has it")
 	flag.IntVar(&s.twice, "twice", 0, "instead: so many `calls` to an upstream that fails in every way, and which it executed twice; docs/retries.md has it with 100000")
 	flag.IntVar(&s.mock, "mock", 0, "instead, as the command of warmwire lab run: so many faulted `calls` over its network")
+	flag.IntVar(&s.sockets, "sockets", 0, "instead: what so many open `WebSockets` cost on which nobody says anything, up to 9900; docs/heartbeats.md has it")
 	flag.StringVar(&s.beside, "beside", "", "instead: this Warmwire over the one in `file`, from before a change")
 	callRate := flag.Int("rate", 0, "`calls` a second of -retries; 0 = as the run has them")
 	rounds := flag.Int("rounds", 0, "`rounds` of -stalled, -retries and -beside; 0 = as the run has them")
@@ -126,6 +130,8 @@ func (s settings) run(ctx context.Context) error {
 		return runTwice(ctx, s)
 	case s.mock > 0:
 		return runMock(ctx, s)
+	case s.sockets > 0:
+		return runSockets(ctx, s)
 	case s.beside != "":
 		return runBeside(ctx, s)
 	}
@@ -137,8 +143,10 @@ func (s *settings) size(short bool) {
 	s.calls, s.loop = 300, time.Second
 	s.streams, s.rate, s.tokens = 100, 50, 1500*time.Millisecond
 	s.idle, s.slow, s.slowFor = 1000, 20, 3*time.Second
+	s.sockets, s.socketsFor = min(s.sockets, 9900), 2*time.Minute // Warmwire's limits.connections is 10000
 	s.callRate, s.callFor, s.outageFor = 1000, 5*time.Second, time.Minute
 	if short {
+		s.socketsFor = time.Second
 		s.callRate, s.callFor, s.outageFor = 100, 500*time.Millisecond, time.Second
 		s.rounds, s.memory = 2, 1
 		s.calls, s.loop = 30, 150*time.Millisecond

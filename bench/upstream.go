@@ -35,7 +35,8 @@ const answerBytes = 20 << 20 // 20 MiB
 // POST /v1/call answers 1 KiB at once and POST /v1/stream?rate=N&for=D sends
 // stamped tokens; GET /v1/hold sends a head and then nothing, GET /v1/big 20 MiB
 // (or ?bytes=N) as fast as they are taken, and GET /v1/taken says how many bytes of those were
-// taken since it was last asked, and how many such answers are open.
+// taken since it was last asked, and how many such answers are open. GET /v1/realtime is a WebSocket on which nothing is
+// said, and GET /v1/pings says how many pings came on those since it was last asked.
 type upstream struct {
 	taken, open atomic.Int64
 }
@@ -65,6 +66,9 @@ func runUpstream(ctx context.Context, caFile string) error {
 	mux.HandleFunc("GET /v1/taken", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintf(w, "%d %d", u.taken.Swap(0), u.open.Load())
 	})
+	quiet := new(sockets)
+	mux.HandleFunc("GET /v1/realtime", quiet.serve)
+	mux.HandleFunc("GET /v1/pings", quiet.servePings)
 	f := &flaky{rows: make(map[string]*tally)}
 	mux.Handle("POST /v1/flaky", f)
 	mux.HandleFunc("GET /v1/tally", f.serveTally)

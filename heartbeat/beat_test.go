@@ -651,7 +651,7 @@ func TestBeatKeepsItsRules(t *testing.T) {
 		b := NewBeat(cfg, path, now, rnd.Float64)
 		signs := Signs{Heard: now}
 		var probed, opened, life time.Time
-		word := now // the last sign of life that is more than an acknowledgement
+		word := now           // the last sign of life that is more than an acknowledgement
 		var rto time.Duration // what it takes to be sent again, at the last probe
 		due := now
 		for range rapid.IntRange(1, 300).Draw(t, "steps") {
