@@ -161,7 +161,8 @@ func mean(values []float64) float64 {
 	return sum / math.Max(1, float64(len(values)))
 }
 
-// analyseDeath tells how long it took to know of a death.
+// analyseDeath tells how long it took to know of a death. Of a stream that began after
+// it nothing has died.
 func analyseDeath(r *ArmResult, log *runLog, tracks []*track) {
 	death := log.events[0]
 	r.Why = map[string]int{}
@@ -171,6 +172,8 @@ func analyseDeath(r *ArmResult, log *runLog, tracks []*track) {
 			switch {
 			case a.failure() || a.ended < death.start:
 				r.Failed++
+			case a.first == 0 || a.first > death.start:
+				r.Later++
 			case a.cut:
 				took = append(took, a.ended-death.start)
 				r.Why[reason(a)]++

@@ -75,9 +75,11 @@ func TestDeathIsTimedFromItsMoment(t *testing.T) {
 		{attempts: []attempt{{opened: 0, first: s, ended: 7 * s, cut: true}}},
 		{attempts: []attempt{{opened: 0, first: s, ended: 9 * s, cut: true}}},
 		{attempts: []attempt{{opened: 0, first: s, ended: 30 * s}}},
+		{attempts: []attempt{{opened: 4 * s, first: 6 * s, ended: 30 * s}}}, // of another flow
+		{attempts: []attempt{{opened: 4 * s, ended: 30 * s}}},               // it never began
 	}}}
 	got := analysed(t, "dead-path", log)
-	if got.Known != 2 || got.Unknown != 1 || got.KnownBy != 4*s {
+	if got.Known != 2 || got.Later != 2 || got.Unknown != 1 || got.KnownBy != 4*s {
 		t.Errorf("%+v", got)
 	}
 }

@@ -62,7 +62,7 @@ func beatScenarios() []scenario {
 		both(scenario{name: "model-thinks", about: "wandering, and the model is silent for 1-2 min (short: 15-25 s) before each token",
 			kind: streaming, think: [2]time.Duration{time.Minute, 2 * time.Minute}, thinkShort: [2]time.Duration{15 * time.Second, 25 * time.Second}, short: 50, full: 840}, jittery()),
 		withNAT(both(scenario{name: "dead-talk", about: "a token every 250 ms, and WebSockets' apps speak; a NAT forgets all flows, the path lives",
-			kind: dying, flow: true, think: talks, speak: true, smoke: 40, short: 40, full: 60}, far()), 0),
+			kind: dying, flow: true, think: talks, speak: true, smoke: 26, short: 30, full: 60}, far()), 0),
 		withNAT(both(scenario{name: "dead-silent", about: "no token; a NAT forgets all flows, the path lives",
 			kind: dying, flow: true, think: [2]time.Duration{time.Hour, 2 * time.Hour}, short: 48, full: 90}, far()), 0),
 		natScenario("nat-10", 10*time.Second, 48, 0), // no NAT is that forgetful: a scaled form

@@ -225,7 +225,11 @@ func (s *study) die(ctx context.Context, sc scenario, clients [][]client) (*runL
 	log, running := s.begin(during, sc, clients, false)
 	defer running.Wait()
 	defer stop()
-	if err := sleep(ctx, settleTime); err != nil {
+	settle := settleTime
+	if sc.beats { // many begin at the same time
+		settle = beatSettleTime
+	}
+	if err := sleep(ctx, settle); err != nil {
 		return nil, err
 	}
 	death := window{start: s.site.env.now()}

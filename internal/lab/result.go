@@ -85,6 +85,7 @@ type ArmResult struct {
 	// Deaths: how long until the clients knew; Unknown never did in time.
 	Known   int           `json:"known,omitempty"`
 	Unknown int           `json:"unknown,omitempty"`
+	Later   int           `json:"later,omitempty"`    // began after the death, of other flows
 	KnownIn time.Duration `json:"known_in,omitempty"` // median
 	KnownBy time.Duration `json:"known_by,omitempty"` // last
 

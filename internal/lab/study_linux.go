@@ -266,6 +266,9 @@ type study struct {
 // settleTime is for streams to open before anything happens.
 const settleTime = 2 * time.Second
 
+// beatSettleTime is the same where scenarios run side by side and begin together.
+const beatSettleTime = 6 * time.Second
+
 // takes is about how long a scenario takes.
 func (s *study) takes(sc scenario) time.Duration {
 	n := time.Duration(s.Length.amount(sc))
