@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -136,6 +137,25 @@ func (s *study) beginWatch(ctx context.Context, sc scenario, log *runLog) (ended
 		}
 		return errors.Join(err, serr)
 	}
+}
+
+// still ends the kernel's keepalive of a connection, which Go has turned on. Most servers
+// and many clients have none, and behind a NAT it would do the work of the heartbeat.
+func still(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetKeepAlive(false) // it fails where the connection is gone already
+	}
+}
+
+// A stillListener accepts connections without it.
+type stillListener struct{ net.Listener }
+
+func (l stillListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		still(c)
+	}
+	return c, err
 }
 
 // portStats are those of one port of the server.

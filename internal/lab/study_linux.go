@@ -160,6 +160,15 @@ func newSite(ctx context.Context, fail context.CancelCauseFunc, opt Options, arm
 		now:   func() time.Duration { return time.Since(epoch) },
 	}
 	s.env.warmwire, s.env.admin = warmwireAddr, adminAddr
+	if s.apart {
+		s.env.dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := s.lab.Client.Dial(ctx, network, addr)
+			if err == nil {
+				still(c)
+			}
+			return c, err
+		}
+	}
 	s.assign(plain[1:], secure[1:], server.ca)
 	return s, nil
 }
@@ -169,12 +178,16 @@ func newSite(ctx context.Context, fail context.CancelCauseFunc, opt Options, arm
 func (s *site) listen() (plain, secure []net.Listener, err error) {
 	open := func(tls bool) {
 		l, lerr := s.lab.Server.Listen("tcp", ":0")
-		switch {
-		case lerr != nil:
+		if lerr != nil {
 			err = errors.Join(err, lerr)
-		case tls:
+			return
+		}
+		if s.apart {
+			l = stillListener{l}
+		}
+		if tls {
 			secure = append(secure, l)
-		default:
+		} else {
 			plain = append(plain, l)
 		}
 	}
