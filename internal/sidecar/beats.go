@@ -71,14 +71,7 @@ func beatConfig(h config.Heartbeat, app bool) heartbeat.BeatConfig {
 // between: whose kernel says nothing of the API's.
 func (s *Sidecar) heartbeats(u config.Upstream, way *transport.Transport, direct bool) func(io.ReadWriteCloser) *ingress.Heartbeats {
 	return func(socket io.ReadWriteCloser) *ingress.Heartbeats {
-		h := u.Heartbeat
-		if b := s.shown.Load(); b != nil { // it may have been tuned since
-			for _, now := range b.Upstreams {
-				if now.Name == u.Name {
-					h = now.Heartbeat
-				}
-			}
-		}
+		h := s.heartbeatOf(u)
 		if h.Mode == "off" {
 			return nil
 		}
@@ -101,6 +94,10 @@ func (s *Sidecar) heartbeats(u config.Upstream, way *transport.Transport, direct
 			end = s.searchPath(path, way, origin, u.Name, beatConfig(h, false))
 		}
 		s.beats.add(app, up.legBeat)
+		if again := s.heartbeatOf(u); again != h { // tuned just now, before it was in the list
+			app.set(beatConfig(again, true))
+			up.set(beatConfig(again, false))
+		}
 		return &ingress.Heartbeats{
 			App: app, Upstream: up, Pulse: func() (ingress.Pulse, ingress.Pulse) { return app.pulse(), up.pulse() },
 			End: func() {
@@ -109,6 +106,18 @@ func (s *Sidecar) heartbeats(u config.Upstream, way *transport.Transport, direct
 			},
 		}
 	}
+}
+
+// heartbeatOf are the present settings of u, which may have been tuned since it was built.
+func (s *Sidecar) heartbeatOf(u config.Upstream) config.Heartbeat {
+	if b := s.shown.Load(); b != nil {
+		for _, now := range b.Upstreams {
+			if now.Name == u.Name {
+				return now.Heartbeat
+			}
+		}
+	}
+	return u.Heartbeat
 }
 
 func (b *beats) add(legs ...*legBeat) {

@@ -72,7 +72,7 @@ func (s *Sidecar) buildTable(cfg *config.Config, old map[string]*built) (*ingres
 		if err != nil {
 			return nil, nil, fmt.Errorf("upstream %s: %w", u.Name, err)
 		}
-		if err := b.transport.SetHeartbeat(watchConfig(u.Heartbeat)); err != nil {
+		if err := watchConfig(u.Heartbeat).Validate(); err != nil {
 			return nil, nil, fmt.Errorf("upstream %s: %w", u.Name, err)
 		}
 		if b.layers, err = s.stack(u, b.transport, old[u.Name]); err != nil {
@@ -353,6 +353,9 @@ func (s *Sidecar) reloadLocked(tuned map[string]string) error {
 		s.log.Warn("configuration", "warning", err.Error())
 	}
 	s.shown.Store(&shown{cfg, ups, tuned})
+	for _, u := range cfg.Upstreams {
+		_ = ups[u.Name].transport.SetHeartbeat(watchConfig(u.Heartbeat)) // was found good
+	}
 	s.beats.set(cfg)
 	s.setLogLevel(cfg)
 	s.memory.SetLimit(memoryLimit(cfg))

@@ -187,10 +187,13 @@ func TestServerThatDelaysPongs(t *testing.T) {
 	}), func(_, up *Leg, _ *Config) { up.Policy = &Fixed{Idle: 10 * time.Millisecond, Wait: patience} })
 	c := p.client(false)
 	r := <-p.relays
+	quiet := time.NewTicker(50 * time.Millisecond) // longer than what it takes for a silence
+	defer quiet.Stop()
 	for deadline := time.Now().Add(patience); r.Stats().Upstream.RTT == 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("no pong counted")
 		}
+		<-quiet.C
 		if err := c.WriteMessage(websocket.TextMessage, []byte("x")); err != nil {
 			t.Fatal(err)
 		}
