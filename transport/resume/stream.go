@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -322,7 +323,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // mayWork says whether an answer that is no stream may be another one the next time.
 func mayWork(resp *http.Response) bool {
-	if resp.Header.Get("X-Should-Retry") == "false" {
+	if strings.EqualFold(resp.Header.Get("X-Should-Retry"), "false") {
 		return false
 	}
 	switch resp.StatusCode {
