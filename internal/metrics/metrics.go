@@ -36,7 +36,7 @@ type Metrics struct {
 	malformed, refused, reloads                                                                                                 *prometheus.CounterVec
 	acceptErrors, trailers                                                                                                      prometheus.Counter
 	duration, phase, ttft, perChunk, shaking, rtt                                                                               *prometheus.HistogramVec
-	streams                                                                                                                     *prometheus.GaugeVec
+	streams, interval                                                                                                           *prometheus.GaugeVec
 	appConns                                                                                                                    prometheus.Gauge
 	conns                                                                                                                       *connections
 	dropped                                                                                                                     atomic.Pointer[func() uint64]
@@ -91,6 +91,7 @@ func New(cfg Config) *Metrics {
 	m.probes = counter("heartbeat_probes_total", "Pings of ours on WebSockets, by the side they went to, and on spare connections.", "upstream", "side")
 	m.alarms = counter("heartbeat_false_alarms_total", "Doubts about a WebSocket's peer that it refuted late.", "upstream")
 	m.ending = counter("session_warnings_total", "Realtime sessions that ended by themselves or were about to, by how that was known.", "upstream", "api", "reason")
+	m.interval = gauge("heartbeat_interval_seconds", "The longest silence before a ping on WebSockets to upstreams, as last decided.", "upstream")
 	m.rtt = histogram("heartbeat_rtt_seconds", "Round trips of pings on WebSockets to upstreams.", rttBuckets, "upstream")
 	m.lookups = counter("dns_lookups_total", "Lookups of names, by how they were answered.", "result")
 	m.tokens = counter("tokens_total", "Tokens as the upstreams report them.", "upstream", "direction")
@@ -193,6 +194,13 @@ func (m *Metrics) HeartbeatRTT(upstream string, rtt time.Duration) {
 	m.rtt.WithLabelValues(m.upstream(upstream, "")).Observe(rtt.Seconds())
 }
 
+// HeartbeatInterval takes the longest silence that is left before a ping to an upstream.
+func (m *Metrics) HeartbeatInterval(upstream string, d time.Duration) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	m.interval.WithLabelValues(m.upstream(upstream, "")).Set(d.Seconds())
+}
+
 // FalseAlarms counts n doubts that were refuted.
 func (m *Metrics) FalseAlarms(upstream string, n int) {
 	m.mu.RLock()
@@ -225,7 +233,7 @@ func (m *Metrics) SetUpstreams(names []string) {
 		}
 		l := prometheus.Labels{"upstream": name}
 		for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.untrusted, m.pauses, m.retries, m.resumes, m.probes, m.alarms, m.rtt, m.ending,
+			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.untrusted, m.pauses, m.retries, m.resumes, m.probes, m.alarms, m.rtt, m.interval, m.ending,
 		} {
 			v.DeletePartialMatch(l)
 		}

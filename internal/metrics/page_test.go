@@ -37,6 +37,7 @@ func touched() *Metrics {
 			m.Paused(up)
 			m.HeartbeatProbe(up, "app")
 			m.HeartbeatRTT(up, time.Second)
+			m.HeartbeatInterval(up, time.Second)
 			m.FalseAlarms(up, 1)
 			m.Resume(up, "resumed")
 			m.SessionWarning(up, "openai_realtime", "clock")

@@ -193,6 +193,9 @@ func (l *legBeat) Next(now, heard time.Time) (ping, dead bool, due time.Time) {
 	switch step.Action {
 	case heartbeat.Probe:
 		l.s.metrics.HeartbeatProbe(l.upstream, l.side())
+		if !l.app {
+			l.s.metrics.HeartbeatInterval(l.upstream, l.beat.Stats().Interval)
+		}
 		return true, false, now
 	case heartbeat.Leave:
 		return false, true, time.Time{}

@@ -100,6 +100,7 @@ func TestSilentSocketsAreKept(t *testing.T) {
 			t.Fatalf("%d pings to the app, %d to the upstream, list %s", pings.Load(), up.pings.Load(), list)
 		}
 	}
+	r.metric(`warmwire_heartbeat_interval_seconds{upstream="up"} 1`)
 	if err := c.WriteMessage(websocket.TextMessage, []byte("hello")); err != nil {
 		t.Fatal(err)
 	}
