@@ -58,12 +58,18 @@ func (p *Pool) pickMultiplexed(want Want, picky bool) *member {
 	return best
 }
 
-// pickExtended returns the least loaded connection that will do for a tunnel, which may
-// last for hours. The lock is held.
+// pickExtended returns the least loaded connection that will do for a tunnel. These last
+// for hours, so that they get no more than half of a connection's places: the rest is
+// for requests, which could not be had elsewhere once all connections are full of
+// tunnels. The lock is held.
 func (p *Pool) pickExtended() *member {
 	var best *member
 	for _, m := range p.multi {
-		if e, can := m.Conn.(Extender); !can || m.suspect || m.old || m.bulk > 0 || !p.hasRoom(m) || !e.ExtendedConnect() {
+		if e, can := m.Conn.(Extender); !can || m.suspect || m.old || m.bulk > 0 || m.Err() != nil || !e.ExtendedConnect() {
+			continue
+		}
+		load := m.InFlight() + m.entering
+		if free := min(m.Available()-m.entering, p.cfg.MaxStreams-load); free <= load {
 			continue
 		}
 		if best == nil || m.InFlight()+m.entering < best.InFlight()+best.entering {

@@ -464,6 +464,66 @@ func (c *slowUpload) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
+// extended is a connection that offers extended CONNECT.
+type extended struct{ *fakeConn }
+
+func (extended) ExtendedConnect() bool { return true }
+
+// TestTunnelsLeaveRoom: they take no more than half of the places, use what is there
+// only, and keep away from uploads and from those that may be dead.
+func TestTunnelsLeaveRoom(t *testing.T) {
+	o := &origin{limit: 100}
+	bubble(t, o, Config{MaxStreams: 10}, func(t *testing.T, p *Pool) {
+		p.cfg.Open = func(ctx context.Context, h1 bool, changed func()) (Conn, Info, error) {
+			c, info, err := o.open(ctx, h1, changed)
+			return extended{c.(*fakeConn)}, info, err
+		}
+		tunnel := func() (*http.Response, bool) {
+			req, _ := http.NewRequestWithContext(t.Context(), http.MethodConnect, "http://x.test/", nil)
+			resp, sent, err := p.Extended(req)
+			if err != nil {
+				t.Error(err)
+			}
+			return resp, sent
+		}
+		if _, sent := tunnel(); sent || len(o.opened()) != 0 {
+			t.Errorf("sent %v, %d connections opened for a tunnel", sent, len(o.opened()))
+		}
+		_ = request(t.Context(), p, Want{}, 0)
+		var open []*http.Response
+		for {
+			resp, sent := tunnel()
+			if !sent {
+				break
+			}
+			open = append(open, resp)
+		}
+		if len(open) != 5 {
+			t.Errorf("%d tunnels in 10 places", len(open))
+		}
+		for _, err := range burst(t, p, 5, Want{}, time.Second) {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		if n := len(o.opened()); n != 1 {
+			t.Errorf("%d connections", n)
+		}
+		for _, resp := range open {
+			_ = resp.Body.Close()
+		}
+		m := p.multi[0]
+		for name, set := range map[string]func(bool){"suspect": func(on bool) { m.suspect = on }, "old": func(on bool) { m.old = on },
+			"beside an upload": func(on bool) { m.bulk = map[bool]int{true: 1}[on] }} {
+			set(true)
+			if _, sent := tunnel(); sent {
+				t.Errorf("%s: sent", name)
+			}
+			set(false)
+		}
+	})
+}
+
 func TestSuspectIsAvoided(t *testing.T) {
 	o := &origin{limit: 100}
 	bubble(t, o, Config{}, func(t *testing.T, p *Pool) {
