@@ -21,16 +21,18 @@ import (
 	"github.com/warmwire/warmwire/tlspool/trust"
 )
 
-// interceptHosts are the hosts for which certificates may be made: those of the https
-// upstreams.
-func interceptHosts(cfg *config.Config) []string {
-	var hosts []string
-	for _, u := range cfg.Upstreams {
-		if u.URL != nil && u.URL.Scheme == "https" {
-			hosts = append(hosts, u.URL.Hostname())
-		}
+// errNothingIntercepted is for an installation that needs no authority: one that
+// permitted more than is intercepted would be worth stealing for nothing.
+var errNothingIntercepted = errors.New(`ca: intercept.hosts is empty, so no host is intercepted and nobody has to trust an authority: ` +
+	`list hosts there, or upstreams for those of the configuration file`)
+
+// interceptHosts are the hosts for which certificates may be made.
+func interceptHosts(cfg *config.Config) ([]string, error) {
+	hosts := cfg.Intercepted()
+	if len(hosts) == 0 {
+		return nil, errNothingIntercepted
 	}
-	return hosts
+	return hosts, nil
 }
 
 // An authority is that of the installation, with its files.
@@ -54,13 +56,17 @@ func withCA(path *string, do func(*authority) error) func(*cobra.Command, []stri
 		if err != nil {
 			return err
 		}
+		hosts, err := interceptHosts(cfg)
+		if err != nil {
+			return err
+		}
 		machine, _ := os.Hostname() // without one it is localhost
-		opened, err := ca.Open(caDir(cfg), ca.Config{Hosts: interceptHosts(cfg), Machine: machine})
+		opened, err := ca.Open(caDir(cfg), ca.Config{Hosts: hosts, Machine: machine})
 		if err != nil {
 			return err
 		}
 		a := &authority{opened, cmd, cfg, cfg.StateDir}
-		if err := a.Covers(interceptHosts(cfg)...); err != nil {
+		if err := a.Covers(hosts...); err != nil {
 			fmt.Fprintln(cmd.ErrOrStderr(), "warning:", err, "(warmwire ca rotate)")
 		}
 		if err := ca.WritePublic(a.file(), ca.PEM(a.Certificates()...)); err != nil {

@@ -48,7 +48,10 @@ type Config struct {
 	// FlushTLS forgets the TLS sessions with a server, "" = with all, and returns how
 	// many; nil = 501.
 	FlushTLS func(name string) int
-	Quit     func() // begins the drain and returns
+	// ClearIntercept forgets that the apps of a host, "" = of all, did not accept our
+	// certificate, and returns how many hosts were left alone for it; nil = 501.
+	ClearIntercept func(host string) int
+	Quit           func() // begins the drain and returns
 }
 
 // An Admin serves the admin listener.
@@ -77,17 +80,18 @@ func New(cfg Config) (*Admin, error) {
 	}
 	a := &Admin{cfg: cfg, hosts: hosts, token: sha256.Sum256([]byte(cfg.Token))}
 	a.routes = map[string]route{
-		"/":             {http.MethodGet, false, a.index},
-		"/healthz":      {http.MethodGet, true, a.healthz},
-		"/readyz":       {http.MethodGet, true, a.readyz},
-		"/metrics":      {http.MethodGet, false, cfg.Metrics.ServeHTTP},
-		"/v1/status":    {http.MethodGet, false, a.status},
-		"/v1/streams":   {http.MethodGet, false, a.streams},
-		"/v1/dns/flush": {http.MethodPost, false, a.flushDNS},
-		"/v1/tls/flush": {http.MethodPost, false, a.flushTLS},
-		"/v1/tune":      {http.MethodPost, false, a.tune},
-		"/v1/reload":    {http.MethodPost, false, a.reload},
-		"/v1/quit":      {http.MethodPost, false, a.quit},
+		"/":                   {http.MethodGet, false, a.index},
+		"/healthz":            {http.MethodGet, true, a.healthz},
+		"/readyz":             {http.MethodGet, true, a.readyz},
+		"/metrics":            {http.MethodGet, false, cfg.Metrics.ServeHTTP},
+		"/v1/status":          {http.MethodGet, false, a.status},
+		"/v1/streams":         {http.MethodGet, false, a.streams},
+		"/v1/dns/flush":       {http.MethodPost, false, a.flushDNS},
+		"/v1/tls/flush":       {http.MethodPost, false, a.flushTLS},
+		"/v1/intercept/clear": {http.MethodPost, false, a.clearIntercept},
+		"/v1/tune":            {http.MethodPost, false, a.tune},
+		"/v1/reload":          {http.MethodPost, false, a.reload},
+		"/v1/quit":            {http.MethodPost, false, a.quit},
 	}
 	return a, nil
 }

@@ -17,6 +17,7 @@ GET  /v1/status   JSON
 GET  /v1/streams  JSON: what runs, and how far behind its app is
 POST /v1/dns/flush   forget what DNS said of ?name=HOST, or of all names
 POST /v1/tls/flush   forget the TLS sessions with ?name=HOST, or with all
+POST /v1/intercept/clear  intercept ?host=HOST again, or all, that was left alone
 POST /v1/reload   read the configuration again
 POST /v1/tune     ?KEY=VALUE: change settings until the next start
 POST /v1/quit     drain and exit
@@ -83,6 +84,15 @@ func (a *Admin) flushTLS(w http.ResponseWriter, r *http.Request) {
 	}
 	name := r.URL.Query().Get("name")
 	writeJSON(w, http.StatusOK, map[string]any{"status": "flushed", "name": name, "sessions": a.cfg.FlushTLS(name)})
+}
+
+func (a *Admin) clearIntercept(w http.ResponseWriter, r *http.Request) {
+	if a.cfg.ClearIntercept == nil {
+		(&refusal{http.StatusNotImplemented, "no_interception", "this Warmwire intercepts nothing"}).write(w)
+		return
+	}
+	host := r.URL.Query().Get("host")
+	writeJSON(w, http.StatusOK, map[string]any{"status": "cleared", "host": host, "hosts": a.cfg.ClearIntercept(host)})
 }
 
 // tune takes keys and values from the query, as calls have no body.

@@ -58,10 +58,12 @@ var houseRules = rules{
 		"internal/sidecar": {"...": "composition root: sees everything and maps between the packages"},
 
 		"internal/ingress/...": {
-			"internal/ingress/...": "its own parts",
-			"internal/dialect":     "the relay loop shows it a copy of the stream",
-			"internal/webguard":    "both listeners refuse what a web page could send",
-			"bufferctl":            "answers that their upstream gives faster than the app takes them",
+			"internal/ingress/...":  "its own parts",
+			"internal/dialect":      "the relay loop shows it a copy of the stream",
+			"internal/webguard":     "both listeners refuse what a web page could send",
+			"internal/intercept":    "what the first bytes of a tunnel are, and which hosts are left alone",
+			"internal/intercept/ca": "its tests",
+			"bufferctl":             "answers that their upstream gives faster than the app takes them",
 		},
 		"internal/intercept":            nothing,
 		"internal/intercept/ca":         nothing,

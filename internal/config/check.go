@@ -25,6 +25,7 @@ func (p *parser) check(cfg *Config, origin func(upstream, key string) (int, stri
 	c.listeners()
 	c.process()
 	c.dns()
+	c.intercept()
 	hosts := make(map[string]string)
 	for _, u := range cfg.Upstreams {
 		c.timeouts(u)

@@ -135,6 +135,12 @@ func TestProblems(t *testing.T) {
 		{"empty variable for a token", "listen: {token: '${EMPTY}'}\n", "f:1: listen.token: the environment variable EMPTY is empty: set it, or remove this key"},
 		{"empty variable for a key", "upstreams:\n  openai:\n    headers: {set: {Authorization: 'Bearer ${EMPTY}'}}\n",
 			"f:3: upstreams.openai.headers.set.Authorization: the environment variable EMPTY is empty"},
+		{"pattern to intercept", "intercept: {hosts: ['*.a.test']}\n", `f:1: intercept.hosts: "*.a.test" is no host: one name or address without a port`},
+		{"port to intercept", "intercept: {hosts: ['a.test:443']}\n", `f:1: intercept.hosts: "a.test:443" is no host`},
+		{"host to intercept twice", "intercept: {hosts: [a.test, A.test.]}\n", `f:1: intercept.hosts: "a.test" stands twice`},
+		{"no upstream to intercept", "intercept: {hosts: [upstreams]}\n", "f:1: intercept.hosts: leaves no host"},
+		{"all blind", "intercept: {hosts: [a.test], blind: [a.test]}\n", "f:1: intercept.hosts: leaves no host"},
+		{"blind upstreams", "intercept: {hosts: [a.test], blind: [upstreams]}\n", "f:1: intercept.blind: upstreams has a meaning in intercept.hosts only"},
 		{"parent", "parent_proxy: socks5://a:1\n", "f:1: parent_proxy: needs http://host:port"},
 	}
 	for _, tt := range tests {

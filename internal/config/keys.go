@@ -46,6 +46,8 @@ var topKeys = []key{
 	{path: "admin.token_file", kind: kText, def: "auto", doc: "File with the token for state-changing admin calls, made at the first start. auto is admin.token in state_dir; none refuses such calls."},
 	{path: "forward.default", kind: kText, def: "tunnel", options: []string{"tunnel", "deny"}, doc: "What happens to hosts that are no upstream: tunnel forwards them, deny refuses them."},
 	{path: "forward.deny", kind: kList, def: "[]", doc: "Hosts never forwarded: names, .suffix, addresses, prefixes such as 10.0.0.0/8."},
+	{path: "intercept.hosts", kind: kList, def: "[]", doc: "Hosts whose TLS Warmwire ends itself in a CONNECT tunnel, so that apps which only know a proxy get all that base-URL apps get: names or addresses, each once and without a port, or upstreams for those of all https upstreams of this file. Apps must trust warmwire ca path. All other hosts are tunnelled untouched."},
+	{path: "intercept.blind", kind: kList, def: "[]", doc: "Hosts that are tunnelled untouched though intercept.hosts names them: those that want the app's own client certificate, or whose apps accept one certificate only."},
 	{path: "parent_proxy", kind: kText, secret: true, doc: "HTTP proxy through which upstreams are reached, http://user:pass@host:port, or env for the environment's."},
 	{path: "no_proxy", kind: kList, def: "[]", doc: "Hosts reached without parent_proxy: names, .suffix, addresses, prefixes."},
 	{path: "dns.mode", kind: kText, def: "auto", options: []string{"auto", "system_first", "resolvers_first", "resolvers_only"}, doc: "Who is asked first. auto: dns.resolvers, then the system's; with none listed the system's, and built-in encrypted ones for upstreams of this file when the system's fail or are late."},

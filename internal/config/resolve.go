@@ -24,6 +24,7 @@ func (p *parser) resolve() (*Config, func(upstream, key string) (int, string)) {
 		},
 		Admin:       Admin{Address: str("admin.address"), TokenFile: str("admin.token_file")},
 		Forward:     Forward{Default: str("forward.default"), Deny: list("forward.deny")},
+		Intercept:   Intercept{Hosts: lower(list("intercept.hosts")), Blind: lower(list("intercept.blind"))},
 		ParentProxy: str("parent_proxy"), NoProxy: list("no_proxy"), StateDir: str("state_dir"),
 		DNS: DNS{
 			Mode: str("dns.mode"), Resolvers: list("dns.resolvers"), Bootstrap: list("dns.bootstrap"), CAFile: str("dns.ca_file"),

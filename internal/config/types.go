@@ -20,6 +20,7 @@ type Config struct {
 	Admin     Admin
 	Upstreams []Upstream // in the order of their names
 	Forward   Forward
+	Intercept Intercept
 	// DefaultTimeouts and DefaultBuffer apply to hosts that are no upstream.
 	DefaultTimeouts Timeouts
 	DefaultBuffer   Buffer
@@ -144,6 +145,12 @@ type Sessions struct {
 type Forward struct {
 	Default string // tunnel or deny
 	Deny    []string
+}
+
+// Intercept names the hosts in whose place Warmwire answers inside a tunnel.
+type Intercept struct {
+	Hosts []string // lower case; allUpstreams stands for those of the file's https upstreams
+	Blind []string // never intercepted, whatever Hosts says
 }
 
 // DNS is how names are looked up.

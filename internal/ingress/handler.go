@@ -4,6 +4,7 @@ package ingress
 
 import (
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/warmwire/warmwire/internal/dialect"
@@ -19,14 +20,19 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		ID: s.ids.Add(1), Start: time.Now(), AppProto: r.Proto, Method: r.Method,
 		AppRetries: appRetries(r.Header), TraceID: traceID(r.Header), InputTokens: -1, OutputTokens: -1,
 	}
-	defer s.done(e.rec)
+	e.inside = insideOf(r.Context())
+	defer func() {
+		if !e.ended {
+			s.done(e.rec)
+		}
+	}()
 	defer func() {
 		if e.body != nil {
 			e.rec.BytesIn = e.body.read.Load()
 			e.rec.TrailersLost += int(e.body.lost.Load())
 		}
 	}()
-	if r.Method == http.MethodConnect {
+	if r.Method == http.MethodConnect && e.inside == nil {
 		s.serveConnect(t, e)
 		return
 	}
@@ -44,17 +50,22 @@ func (s *Server) serveConnect(t *Table, e *exchange) {
 		return
 	}
 	s.open(ModeTunnel, 1)
-	defer s.open(ModeTunnel, -1)
+	leave := sync.OnceFunc(func() { s.open(ModeTunnel, -1) })
+	defer leave()
+	if host := e.intercepted(authority); host != "" {
+		e.intercept(authority, host, leave)
+		return
+	}
 	e.tunnel(authority)
 }
 
 func (s *Server) serveRequest(t *Table, e *exchange) {
-	rt, ref := t.route(e.r)
+	rt, ref := t.routeAny(e.r, e.inside)
 	if ref == nil && s.looped(e.r) {
 		ref = &refusal{http.StatusLoopDetected, "loop_detected",
 			"this request has come through this Warmwire before: an upstream or proxy points back at it", rt.mode}
 	}
-	if ref == nil && rt.mode != ModeForward {
+	if ref == nil && rt.mode != ModeForward && rt.mode != ModeIntercept {
 		ref = t.guard(e.r, rt.mode)
 	}
 	if ref == nil {

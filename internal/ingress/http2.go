@@ -26,7 +26,12 @@ func newHTTP2Server(h http.Handler, cfg Config) *http.Server {
 			MaxReceiveBufferPerStream:     256 << 10, // 256 KiB
 			MaxReceiveBufferPerConnection: 1 << 30,   // credit is bounded per stream, not shared
 		},
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return http1.WithConn(ctx, c) },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if pc, ok := c.(*patientConn); ok {
+				ctx = withInside(ctx, pc.inside)
+			}
+			return http1.WithConn(ctx, c)
+		},
 	}
 	srv.Protocols.SetUnencryptedHTTP2(true)
 	return srv
@@ -34,8 +39,8 @@ func newHTTP2Server(h http.Handler, cfg Config) *http.Server {
 
 // serveHTTP2 hands a connection that began with the HTTP/2 preface over, and
 // waits for its end.
-func (s *Server) serveHTTP2(_ context.Context, c net.Conn) {
-	pc := &patientConn{Conn: c, closed: make(chan struct{})}
+func (s *Server) serveHTTP2(ctx context.Context, c net.Conn) {
+	pc := &patientConn{Conn: c, inside: insideOf(ctx), closed: make(chan struct{})}
 	if !s.h2conns.give(pc) {
 		_ = c.Close()
 		return
@@ -84,6 +89,7 @@ func (h *handoff) Addr() net.Addr { return &net.UnixAddr{Name: "http2", Net: "un
 // has only shut down its sending side still reads.
 type patientConn struct {
 	net.Conn
+	inside *inside // nil: no tunnel that was ended here
 	closed chan struct{}
 	once   sync.Once
 }

@@ -11,8 +11,9 @@ type Mode string
 const (
 	ModeBaseURL   Mode = "base_url"
 	ModeHost      Mode = "host"
-	ModeForward   Mode = "forward" // absolute form
-	ModeTunnel    Mode = "tunnel"  // CONNECT
+	ModeForward   Mode = "forward"   // absolute form
+	ModeTunnel    Mode = "tunnel"    // CONNECT
+	ModeIntercept Mode = "intercept" // inside a tunnel whose TLS is ended here
 	ModeWebSocket Mode = "websocket"
 )
 
@@ -100,4 +101,8 @@ type Hooks struct {
 	Paused       func(upstream string) // an app was so slow that its upstream had to wait
 	SessionEnds  func(SessionWarning)  // a realtime session ends soon, or has reached its limit
 	Panicked     func(v any, stack []byte)
+
+	Intercepted      func(result InterceptResult)       // what became of a tunnel to a listed host
+	InterceptTrouble func(host string, err error)       // a listed host has no certificate, or cannot be reached
+	Distrusted       func(host string, until time.Time) // it is tunnelled untouched from now on
 }

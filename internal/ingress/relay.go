@@ -25,21 +25,23 @@ const headGrace = time.Millisecond
 // An exchange is one request on its way: what came in, where it goes, and what
 // became of it.
 type exchange struct {
-	s     *Server
-	t     *Table
-	w     http.ResponseWriter
-	rc    *http.ResponseController
-	r     *http.Request
-	rt    route
-	rec   *Record
-	ctx   context.Context // of the upstream request; its cause says who ended it
-	stop  context.CancelCauseFunc
-	dog   *watchdog
-	sw    stopwatch
-	heads heads
-	body  *uploadBody // nil: no body
-	watch *dialect.Watcher
-	live  live
+	s      *Server
+	t      *Table
+	w      http.ResponseWriter
+	rc     *http.ResponseController
+	r      *http.Request
+	rt     route
+	inside *inside // nil: the request came in no tunnel that was ended here
+	ended  bool    // nothing is to be recorded of it
+	rec    *Record
+	ctx    context.Context // of the upstream request; its cause says who ended it
+	stop   context.CancelCauseFunc
+	dog    *watchdog
+	sw     stopwatch
+	heads  heads
+	body   *uploadBody // nil: no body
+	watch  *dialect.Watcher
+	live   live
 
 	lateHead    *time.Timer // sends the head if the body does not come with it
 	undelivered bool        // a write to the app has failed

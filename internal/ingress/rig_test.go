@@ -57,6 +57,14 @@ func newRig(t testing.TB, upstream string, change func(*Table, *Upstream)) *rig 
 // newRigWith is newRig with a configuration of which the hooks are the rig's.
 func newRigWith(t testing.TB, upstream string, cfg Config, change func(*Table, *Upstream)) *rig {
 	t.Helper()
+	cfg.Hooks = Hooks{}
+	return newRigFrom(t, &cfg, upstream, change)
+}
+
+// newRigFrom is newRig with a configuration that change may still alter; of its hooks
+// the rig has RequestDone.
+func newRigFrom(t testing.TB, cfg *Config, upstream string, change func(*Table, *Upstream)) *rig {
+	t.Helper()
 	tr := newTransport()
 	t.Cleanup(tr.CloseIdleConnections)
 	u := &Upstream{Name: "up", URL: &url.URL{Scheme: "http", Host: upstream}, Dialect: dialect.OpenAI, Transport: tr}
@@ -67,8 +75,8 @@ func newRigWith(t testing.TB, upstream string, cfg Config, change func(*Table, *
 	}
 	r := &rig{t: t, table: tab, records: make(chan *Record, 1000)}
 	var err error
-	cfg.Hooks = Hooks{RequestDone: func(rec *Record) { r.records <- rec }}
-	r.server, err = New(tab, cfg)
+	cfg.Hooks.RequestDone = func(rec *Record) { r.records <- rec }
+	r.server, err = New(tab, *cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ type Config struct {
 	MaxHeaderBytes int // of a request head; 0 = 64 KiB
 	MaxConnections int // app connections at once; 0 = 10,000
 	Hooks          Hooks
+	Intercept      Intercept
 	// Admit makes room for one more request of u, nil for a host that is no upstream,
 	// and may wait for it; release gives the room back. Its error, if it has a method
 	// RetryAfter() time.Duration, says when to try again. nil = there is always room.
@@ -43,6 +44,7 @@ type Server struct {
 	h1        *http1.Server
 	h2        *http.Server
 	h2conns   *handoff
+	intercept interceptor
 	buffers   buffers
 	sessions  sessions
 	sockets   ws.Watcher
@@ -76,6 +78,7 @@ func New(t *Table, cfg Config) (*Server, error) {
 		goingAway: make(chan struct{}),
 	}
 	s.buffers.init()
+	s.intercept.init(cfg.Intercept)
 	if err := s.sessions.init(); err != nil {
 		return nil, fmt.Errorf("ingress: %w", err)
 	}

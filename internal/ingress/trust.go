@@ -25,7 +25,7 @@ func (t *Table) authorize(r *http.Request, u *Upstream, m Mode) *refusal {
 	if local && t.Token == "" && (u == nil || !u.injects()) {
 		return nil
 	}
-	if t.Token != "" && t.tokenOf(r) {
+	if t.Token != "" && (t.tokenOf(r.Header) || t.tokenOf(insideOf(r.Context()).proof())) {
 		return nil
 	}
 	if local && t.trustedUser(conn) {
@@ -44,10 +44,10 @@ func (t *Table) authorize(r *http.Request, u *Upstream, m Mode) *refusal {
 	return ref
 }
 
-// tokenOf compares the token that r carries in constant time.
-func (t *Table) tokenOf(r *http.Request) bool {
-	given := r.Header.Get(tokenHeader)
-	if scheme, value, ok := strings.Cut(r.Header.Get("Proxy-Authorization"), " "); given == "" && ok {
+// tokenOf compares the token that a request carries in constant time.
+func (t *Table) tokenOf(h http.Header) bool {
+	given := h.Get(tokenHeader)
+	if scheme, value, ok := strings.Cut(h.Get("Proxy-Authorization"), " "); given == "" && ok {
 		switch strings.ToLower(scheme) {
 		case "bearer":
 			given = value

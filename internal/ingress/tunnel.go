@@ -63,7 +63,7 @@ func (e *exchange) tunnel(authority string) {
 			_ = up.Close()
 			panic(http.ErrAbortHandler)
 		}
-		tun.app, tun.raw, tun.early = conn, conn, rw.Reader
+		tun.app, tun.raw, tun.early = conn, conn, buffered(rw.Reader)
 		if _, err := io.WriteString(conn, connectEstablished); err != nil {
 			_ = up.Close()
 			_ = conn.Close()
@@ -75,6 +75,12 @@ func (e *exchange) tunnel(authority string) {
 	e.rec.BytesIn, e.rec.BytesOut = tun.in, tun.out
 }
 
+// buffered returns what r has read ahead.
+func buffered(r *bufio.Reader) []byte {
+	p, _ := r.Peek(r.Buffered()) // they are there
+	return p
+}
+
 // A halfConn is a connection whose writing side can be ended alone.
 type halfConn interface {
 	io.ReadWriteCloser
@@ -84,8 +90,8 @@ type halfConn interface {
 // A tunnel copies bytes both ways and knows nothing of them.
 type tunnel struct {
 	app   io.ReadWriteCloser
-	raw   net.Conn      // the app's connection; nil over HTTP/2
-	early *bufio.Reader // what the app sent right behind CONNECT; may be nil
+	raw   net.Conn // the app's connection; nil over HTTP/2
+	early []byte   // what the app sent right behind CONNECT
 	up    net.Conn
 	in    int64 // to the upstream; read after run
 	out   int64
@@ -138,9 +144,8 @@ func (t *tunnel) run(ctx context.Context) (Outcome, string) {
 // copyIn passes the app's bytes on, those first that were read with CONNECT.
 func (t *tunnel) copyIn() (int64, error) {
 	var n int64
-	if t.early != nil && t.early.Buffered() > 0 {
-		p, _ := t.early.Peek(t.early.Buffered())
-		m, err := t.up.Write(p)
+	if len(t.early) > 0 {
+		m, err := t.up.Write(t.early)
 		n = int64(m)
 		if err != nil {
 			return n, err

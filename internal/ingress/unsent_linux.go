@@ -11,6 +11,13 @@ import (
 
 // unsent returns how many bytes written to c its peer has not acknowledged.
 func unsent(c net.Conn) int {
+	for range 8 { // guess: no sane stack is deeper
+		w, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		c = w.NetConn()
+	}
 	sc, ok := c.(syscall.Conn)
 	if !ok {
 		return 0

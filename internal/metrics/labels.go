@@ -24,11 +24,11 @@ func (s set) of(v string) string {
 }
 
 // labels are the closed sets; upstream names come from the configuration.
-type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust, attempt, decision, resumed, side, api, warning set }
+type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust, attempt, decision, resumed, side, api, warning, intercept set }
 
 func newLabels() labels {
 	return labels{
-		mode:     newSet("base_url", "host", "forward", "tunnel", "websocket"),
+		mode:     newSet("base_url", "host", "forward", "tunnel", "intercept", "websocket"),
 		protocol: newSet("HTTP/1.0", "HTTP/1.1", "HTTP/2.0", "HTTP/3.0"),
 		outcome:  newSet("ok", "upstream_error", "refused", "cut_upstream", "cut_app", "cut_warmwire"),
 		kind:     newSet("full", "resumed", "0-rtt", "failed"),
@@ -43,6 +43,7 @@ func newLabels() labels {
 		resumed: newSet("resumed", "failed", "refused", "too_large", "app_gone"),
 		decision: newSet("retried", "disabled", "forbidden", "exhausted", "budget", "not_replayable", "too_long", "deadline", "app_gone",
 			"hedged", "hedge_won", "hedge_lost"),
+		intercept: newSet("intercepted", "no_tls", "other_name", "other_protocol", "learned", "no_certificate", "untrusted", "failed"),
 		cause:     causes(),
 		reason:    reasons(),
 		malformed: malformedCodes(),

@@ -33,7 +33,7 @@ type Metrics struct {
 	labels labels
 
 	requests, interruptions, handshakes, verdicts, tokens, lookups, untrusted, pauses, retries, resumes, probes, alarms, ending *prometheus.CounterVec
-	malformed, refused, reloads                                                                                                 *prometheus.CounterVec
+	malformed, refused, reloads, intercepted                                                                                    *prometheus.CounterVec
 	acceptErrors, trailers                                                                                                      prometheus.Counter
 	duration, phase, ttft, perChunk, shaking, rtt                                                                               *prometheus.HistogramVec
 	streams, interval                                                                                                           *prometheus.GaugeVec
@@ -81,26 +81,27 @@ func New(cfg Config) *Metrics {
 		return v
 	}
 	m.requests = counter("requests_total", "Finished requests, tunnels and WebSockets.", "upstream", "mode", "protocol", "outcome")
-	m.interruptions = counter("interruptions_total", "Answers that did not end as they should, by cause.", "upstream", "cause")
+	m.interruptions = counter("interruptions_total", "Answers that did not end as they should.", "upstream", "cause")
 	m.handshakes = counter("tls_handshakes_total", "TLS handshakes with upstreams.", "upstream", "kind")
-	m.untrusted = counter("tls_verification_failures_total", "Certificates of upstreams that were refused, or would have been.", "upstream", "reason", "action")
+	m.untrusted = counter("tls_verification_failures_total", "Certificates that were refused, or would have been.", "upstream", "reason", "action")
 	m.verdicts = counter("heartbeat_verdicts_total", "What became of silent connections.", "upstream", "verdict")
-	m.pauses = counter("buffer_pauses_total", "Times in which an app was so slow that its upstream had to wait.", "upstream")
-	m.retries = counter("retries_total", "What was decided about sending a request again, by what came of it.", "upstream", "reason", "decision")
-	m.resumes = counter("stream_resumes_total", "Streams that broke and could be continued at the upstream, by what came of it.", "upstream", "result")
-	m.probes = counter("heartbeat_probes_total", "Pings of ours on WebSockets, by the side they went to, and on spare connections.", "upstream", "side")
-	m.alarms = counter("heartbeat_false_alarms_total", "Doubts about a WebSocket's peer that it refuted late.", "upstream")
-	m.ending = counter("session_warnings_total", "Realtime sessions that ended by themselves or were about to, by how that was known.", "upstream", "api", "reason")
+	m.pauses = counter("buffer_pauses_total", "Times an app was so slow that its upstream had to wait.", "upstream")
+	m.retries = counter("retries_total", "Decisions about sending a request again.", "upstream", "reason", "decision")
+	m.resumes = counter("stream_resumes_total", "Streams that broke and could be continued at the upstream.", "upstream", "result")
+	m.probes = counter("heartbeat_probes_total", "Pings of ours on WebSockets and spare connections.", "upstream", "side")
+	m.alarms = counter("heartbeat_false_alarms_total", "Doubts about a peer that it refuted late.", "upstream")
+	m.ending = counter("session_warnings_total", "Realtime sessions that ended by themselves or were about to.", "upstream", "api", "reason")
 	m.interval = gauge("heartbeat_interval_seconds", "The longest silence before a ping on WebSockets to upstreams, as last decided.", "upstream")
 	m.rtt = histogram("heartbeat_rtt_seconds", "Round trips of pings on WebSockets to upstreams.", rttBuckets, "upstream")
-	m.lookups = counter("dns_lookups_total", "Lookups of names, by how they were answered.", "result")
-	m.tokens = counter("tokens_total", "Tokens as the upstreams report them.", "upstream", "direction")
+	m.lookups = counter("dns_lookups_total", "Lookups of names.", "result")
+	m.tokens = counter("tokens_total", "Tokens, as reported.", "upstream", "direction")
 	m.malformed = counter("malformed_requests_total", "Requests refused as malformed.", "code")
 	m.refused = counter("refused_requests_total", "Requests refused by policy.", "reason")
+	m.intercepted = counter("intercepts_total", "Tunnels to hosts of intercept.hosts.", "result")
 	m.reloads = counter("config_reloads_total", "Reloads of the configuration.", "result")
 	m.duration = histogram("request_duration_seconds", "First byte of a request to the end of its answer.", totalBuckets, "upstream", "mode")
-	m.phase = histogram("phase_seconds", "Stages before an answer begins: queue, dns, connect, tls, send, wait.", phaseBuckets, "upstream", "phase")
-	m.shaking = histogram("tls_handshake_seconds", "TLS handshakes with upstreams that did not fail.", phaseBuckets, "kind")
+	m.phase = histogram("phase_seconds", "Stages before an answer begins.", phaseBuckets, "upstream", "phase")
+	m.shaking = histogram("tls_handshake_seconds", "TLS handshakes that did not fail.", phaseBuckets, "kind")
 	m.ttft = histogram("time_to_first_token_seconds", "First byte of a request to the first token-bearing event.", tokenBuckets, "upstream")
 	m.perChunk = histogram("time_per_output_chunk_seconds", "(last - first) / (chunks - 1) of one stream.", chunkBuckets, "upstream")
 	m.conns = newConnections(m)
@@ -121,7 +122,7 @@ func buildInfo(cfg Config) prometheus.Collector {
 }
 
 func (m *Metrics) droppedCounter() prometheus.Collector {
-	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "warmwire_accesslog_dropped_total", Help: "Access log records that were to be written in full and were not: the queue was full, or writing failed."},
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "warmwire_accesslog_dropped_total", Help: "Access log records lost: the queue was full, or writing failed."},
 		func() float64 {
 			if f := m.dropped.Load(); f != nil {
 				return float64((*f)())
@@ -135,8 +136,8 @@ func (m *Metrics) registerDescriptors() {
 	show := func(name, help string, get func() float64) {
 		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "warmwire_" + name, Help: help}, get))
 	}
-	show("fds_in_use", "Open file descriptors; -1 where it cannot be told.", fdsInUse)
-	show("fds_limit", "File descriptors this process may have; -1 where it cannot be told.", fdsLimit)
+	show("fds_in_use", "Open file descriptors, -1 = unknown.", fdsInUse)
+	show("fds_limit", "File descriptors it may have, -1 = unknown.", fdsLimit)
 }
 
 // registerMemory shows the byte budget of all streams.
@@ -358,6 +359,11 @@ func (m *Metrics) Malformed(code string) {
 // Refused counts a request that policy refused.
 func (m *Metrics) Refused(reason string) {
 	m.refused.WithLabelValues(m.labels.reason.of(reason)).Inc()
+}
+
+// Intercepted counts a tunnel to a listed host.
+func (m *Metrics) Intercepted(result string) {
+	m.intercepted.WithLabelValues(m.labels.intercept.of(result)).Inc()
 }
 
 // AcceptFailed counts a connection that could not be accepted.

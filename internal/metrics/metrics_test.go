@@ -70,6 +70,7 @@ func TestJunkDoesNotGrowThePage(t *testing.T) {
 		m.RequestDone(Request{Upstream: junk(), Mode: junk(), Protocol: junk(), Outcome: junk(), Cause: junk()})
 		m.Malformed(junk())
 		m.Refused(junk())
+		m.Intercepted(junk())
 		m.Handshake(junk(), junk(), 0)
 		m.Untrusted(junk(), junk(), false)
 		m.Paused(junk())

@@ -60,6 +60,9 @@ func touched() *Metrics {
 	for reason := range m.labels.reason {
 		m.Refused(reason)
 	}
+	for result := range m.labels.intercept {
+		m.Intercepted(result)
+	}
 	m.AcceptFailed()
 	m.Reload(true)
 	m.Reload(false)
@@ -142,7 +145,7 @@ func TestLabelValuesAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLabels()
-	for _, s := range []set{l.mode, l.protocol, l.outcome, l.cause, l.reason, l.malformed, l.distrust, l.attempt, l.decision, l.resumed, l.api, l.warning} {
+	for _, s := range []set{l.mode, l.protocol, l.outcome, l.cause, l.reason, l.malformed, l.distrust, l.attempt, l.decision, l.resumed, l.api, l.warning, l.intercept} {
 		for _, v := range slices.Sorted(maps.Keys(s)) {
 			if !bytes.Contains(doc, []byte("`"+v+"`")) {
 				t.Errorf("docs/metrics.md does not have %s", v)
@@ -165,6 +168,7 @@ func TestCodesOfTheSourceAreKnown(t *testing.T) {
 		{"../webguard/*.go", `\bCode\w+\s+= "([a-z0-9_]+)"`, 3, l.reason},
 		{"../ingress/*.go", `\bCause\w+\s+= "([a-z0-9_]+)"`, 10, l.cause},
 		{"../ingress/realtime.go", `\bWarn\w+\s+WarningReason = "([a-z_]+)"`, 4, l.warning},
+		{"../ingress/intercept.go", `\bInterceptResult = "([a-z_]+)"`, 8, l.intercept},
 		{"../dialect/realtime.go", `\bRealtime = "([a-z_]+)"`, 3, l.api},
 		{"../../transport/*.go", `\bKind\b[^"\n]*"([a-z0-9_]+)"`, 5, l.cause},
 		{"../../tlspool/trust/errors.go", `\bReason = "([a-z_]+)"`, 12, l.distrust},

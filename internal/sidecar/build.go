@@ -372,7 +372,7 @@ func fixedUntilRestart(old, now *config.Config) []string {
 	for name, changed := range map[string]bool{
 		"listen.address": !slices.Equal(old.Listen.Addresses, now.Listen.Addresses), "admin": old.Admin != now.Admin,
 		"limits.connections": old.Limits.Connections != now.Limits.Connections, "limits.header": old.Limits.Header != now.Limits.Header,
-		"dns": !reflect.DeepEqual(old.DNS, now.DNS), "tls.session_file": old.TLS != now.TLS, "limits.procs": old.Limits.Procs != now.Limits.Procs, "log.format": old.Log.Format != now.Log.Format,
+		"dns": !reflect.DeepEqual(old.DNS, now.DNS), "tls.session_file": old.TLS != now.TLS, "limits.procs": old.Limits.Procs != now.Limits.Procs, "intercept": !reflect.DeepEqual(old.Intercepted(), now.Intercepted()), "log.format": old.Log.Format != now.Log.Format,
 	} {
 		if changed {
 			out = append(out, name+" has changed: restart for it to take effect")

@@ -102,8 +102,11 @@ func (s *Sidecar) hooks() ingress.Hooks {
 					"error", err.Error(), "pause", pause.String())
 			}
 		},
-		SessionEnds: s.sessionEnds,
-		Panicked:    func(v any, stack []byte) { s.log.Error("internal error", "panic", v, "stack", string(stack)) },
+		Intercepted:      func(r ingress.InterceptResult) { s.metrics.Intercepted(string(r)) },
+		InterceptTrouble: s.interceptTrouble(),
+		Distrusted:       s.distrusted,
+		SessionEnds:      s.sessionEnds,
+		Panicked:         func(v any, stack []byte) { s.log.Error("internal error", "panic", v, "stack", string(stack)) },
 	}
 }
 
@@ -150,7 +153,7 @@ func (s *Sidecar) buildAdmin(cfg *config.Config) error {
 		return nil
 	}
 	ac := admin.Config{
-		Ready: s.ready, Metrics: s.metrics.Handler(), Status: func() any { return s.status() }, Streams: s.streams, Quit: s.Quit, FlushDNS: s.names.Flush, FlushTLS: s.flushSessions,
+		Ready: s.ready, Metrics: s.metrics.Handler(), Status: func() any { return s.status() }, Streams: s.streams, Quit: s.Quit, FlushDNS: s.names.Flush, FlushTLS: s.flushSessions, ClearIntercept: s.ingress.ClearExceptions,
 		AllowHosts: cfg.Listen.AllowHosts, Remote: !isLoopbackListener(s.adminLn.Addr()),
 		TrustPeer: func(r *http.Request) bool {
 			info, err := peer.Look(http1.Conn(r.Context()))

@@ -20,6 +20,7 @@ import (
 	"github.com/warmwire/warmwire/internal/accesslog"
 	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/internal/ingress"
+	"github.com/warmwire/warmwire/internal/intercept/ca"
 	"github.com/warmwire/warmwire/internal/metrics"
 	"github.com/warmwire/warmwire/tlspool"
 	"github.com/warmwire/warmwire/tlspool/trust"
@@ -28,9 +29,12 @@ import (
 
 // Options are what the program adds to the configuration.
 type Options struct {
-	Version string
-	LogTo   io.Writer // nil = discarded
-	Quiet   bool      // only warnings and errors, whatever log.level says
+	// Authority makes the certificates of intercepted hosts; nil = that of the installation,
+	// in state_dir. Its hosts must be those of the configuration.
+	Authority *ca.Authority
+	Version   string
+	LogTo     io.Writer // nil = discarded
+	Quiet     bool      // only warnings and errors, whatever log.level says
 	// Load reads the configuration again, with values over those of the file (see
 	// [config.LoadTuned]); nil: it can be neither reloaded nor tuned.
 	Load func(tuned map[string]string) (*config.Config, []string, error)
@@ -55,6 +59,8 @@ type Sidecar struct {
 	sessions    *tlspool.Store // of TLS, with upstreams
 	sessionFile tlspool.File   // "" = none
 	memory      *bufferctl.Budget
+	authority   *ca.Authority  // nil: nothing is intercepted
+	intercepted []string       // hosts
 	heapLimit   atomic.Int64   // of the Go runtime, as this process has set it
 	stub        *dnscache.Stub // nil: none
 	hosts       dial.Memory    // how their addresses did
@@ -141,7 +147,12 @@ func (s *Sidecar) build(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
+	interception, err := s.interception(cfg)
+	if err != nil {
+		return err
+	}
 	s.ingress, err = ingress.New(table, ingress.Config{
+		Intercept:      interception,
 		MaxHeaderBytes: int(cfg.Limits.Header),
 		MaxConnections: s.appConnections(cfg),
 		Hooks:          s.hooks(),

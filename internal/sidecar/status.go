@@ -37,6 +37,8 @@ type status struct {
 
 	DNS dnsStatus `json:"dns"`
 	TLS tlsStatus `json:"tls"`
+
+	Intercept *interceptStatus `json:"intercept,omitempty"`
 }
 
 // A memoryStatus is limits.memory in use.
@@ -132,7 +134,7 @@ func span(d time.Duration) string {
 func (s *Sidecar) status() status {
 	st := status{
 		Version: s.opt.Version, Go: runtime.Version(), Started: s.started.UTC(), Uptime: time.Since(s.started).Round(time.Second).String(),
-		Ready: !s.draining.Load(), Draining: s.draining.Load(), Running: s.ingress.Running(), Memory: s.memoryStatus(), Tuned: s.shown.Load().tuned, DNS: s.dnsStatus(), TLS: s.tlsStatus(),
+		Ready: !s.draining.Load(), Draining: s.draining.Load(), Running: s.ingress.Running(), Memory: s.memoryStatus(), Tuned: s.shown.Load().tuned, DNS: s.dnsStatus(), TLS: s.tlsStatus(), Intercept: s.interceptStatus(),
 	}
 	for _, ln := range s.listeners {
 		st.Listen = append(st.Listen, ln.Addr().String())

@@ -300,16 +300,18 @@ func (c *conn) close() {
 	c.mu.Lock()
 	handed := c.handing
 	linger := c.linger && !c.aborted && !c.left && !c.fin && !c.rst
-	rst := c.rst
+	rst, cut := c.rst, c.rst || c.aborted || c.left
 	c.releaseLocked()
 	c.mu.Unlock()
 	if handed {
 		return
 	}
-	if rst {
-		if t, ok := unwrap(c.nc).(interface{ SetLinger(int) error }); ok {
-			t.SetLinger(0)
-		}
+	under := unwrap(c.nc)
+	if t, ok := under.(interface{ SetLinger(int) error }); ok && rst {
+		t.SetLinger(0)
+	}
+	if cut {
+		under.Close() // first: TLS would wait to say that this is the end, which it is not
 	}
 	if linger {
 		c.discard()

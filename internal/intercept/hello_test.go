@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package intercept
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/binary"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// clientHello is the first record or records that crypto/tls sends.
+func clientHello(t testing.TB, cfg *tls.Config) []byte {
+	t.Helper()
+	if cfg.ServerName == "" {
+		cfg.InsecureSkipVerify = true
+	}
+	client, server := net.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = tls.Client(client, cfg).Handshake()
+	}()
+	head := make([]byte, recordHeader)
+	if _, err := io.ReadFull(server, head); err != nil {
+		t.Fatal(err)
+	}
+	body := make([]byte, binary.BigEndian.Uint16(head[3:]))
+	if _, err := io.ReadFull(server, body); err != nil {
+		t.Fatal(err)
+	}
+	_ = server.Close()
+	<-done
+	return append(head, body...)
+}
+
+// split gives the message of one record again in records of at most n bytes.
+func split(record []byte, n int) []byte {
+	var out []byte
+	for part := range slices.Chunk(record[recordHeader:], n) {
+		out = append(out, typeHandshake, 3, 1)
+		out = binary.BigEndian.AppendUint16(out, uint16(len(part)))
+		out = append(out, part...)
+	}
+	return out
+}
+
+// TestLookReadsHowItCame gives Look a ClientHello in every size of piece.
+func TestLookReadsHowItCame(t *testing.T) {
+	hello := clientHello(t, &tls.Config{ServerName: "api.test", NextProtos: []string{"h2", "http/1.1"}})
+	for name, b := range map[string][]byte{
+		"one record": hello, "records of a byte": split(hello, 1), "records of 3": split(hello, 3), "records of 100": split(hello, 100),
+		"with what follows": append(slices.Clone(hello), "more"...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			whole := 0
+			for n := range len(b) + 1 {
+				h, v := Look(b[:n])
+				switch {
+				case v == Other:
+					t.Fatalf("%d bytes of %d are taken for something else", n, len(b))
+				case v == More && whole > 0:
+					t.Fatalf("%d bytes are enough and %d are not", whole, n)
+				case v == Client && (h.ServerName != "api.test" || !slices.Equal(h.Protocols, []string{"h2", "http/1.1"})):
+					t.Fatalf("%d bytes: %+v", n, h)
+				case v == Client && whole == 0:
+					whole = n
+				}
+			}
+			if whole == 0 {
+				t.Error("the ClientHello was not found")
+			}
+		})
+	}
+}
+
+func TestLookLeavesOthersAlone(t *testing.T) {
+	hello := clientHello(t, &tls.Config{ServerName: "api.test"})
+	change := func(at int, to byte) []byte { b := slices.Clone(hello); b[at] = to; return b }
+	for name, b := range map[string][]byte{
+		"plain HTTP":              []byte("GET / HTTP/1.1\r\n"),
+		"SSH":                     []byte("SSH-2.0-x\r\n"),
+		"an alert":                {0x15, 3, 1, 0, 2, 2, 40},
+		"SSL 2":                   {0x80, 0x2e, 1, 3, 1},
+		"an empty record":         {0x16, 3, 1, 0, 0},
+		"a record too long":       {0x16, 3, 1, 0x40, 1},
+		"another version":         {0x16, 2},
+		"a ServerHello":           change(recordHeader, 2),
+		"a message too long":      {0x16, 3, 1, 0, 4, 1, 1, 0, 0},
+		"a session id too long":   change(recordHeader+messageHeader+34, 255),
+		"a message cut short":     change(recordHeader+3, hello[recordHeader+3]-1),
+		"an extension cut short":  change(recordHeader+3, hello[recordHeader+3]-20),
+		"only the type, of a cut": {0x16, 3, 1, 0, 1, 0x0b},
+	} {
+		if h, v := Look(b); v != Other {
+			t.Errorf("%s: %v, %+v", name, v, h)
+		}
+	}
+	if _, v := Look(nil); v != More {
+		t.Errorf("nothing yet: %v", v)
+	}
+}
+
+func TestFits(t *testing.T) {
+	tests := []struct {
+		name  string
+		hello Hello
+		host  string
+		want  string
+	}{
+		{"the host", Hello{"API.test", []string{"h2", "http/1.1"}}, "api.test", ""},
+		{"no name, no protocols", Hello{}, "127.0.0.1", ""},
+		{"HTTP among others", Hello{"api.test", []string{"grease", "http/1.1"}}, "api.test", ""},
+		{"another host", Hello{"other.test", nil}, "api.test", OtherName},
+		{"the public name of ECH", Hello{"ech.test", []string{"h2"}}, "api.test", OtherName},
+		{"a name below", Hello{"x.api.test", nil}, "api.test", OtherName},
+		{"no HTTP", Hello{"api.test", []string{"acme-tls/1"}}, "api.test", OtherProtocol},
+		{"HTTP/1.0", Hello{"api.test", []string{"http/1.0"}}, "api.test", OtherProtocol},
+	}
+	for _, tt := range tests {
+		if got := tt.hello.Fits(tt.host); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+func FuzzClientHello(f *testing.F) {
+	hello := clientHello(f, &tls.Config{ServerName: "api.test", NextProtos: []string{"h2"}})
+	f.Add(hello)
+	f.Add(split(hello, 7))
+	f.Add(clientHello(f, &tls.Config{MaxVersion: tls.VersionTLS12}))
+	f.Add([]byte("GET / HTTP/1.1\r\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		shown := bytes.Clone(b)
+		h, v := Look(b)
+		if !bytes.Equal(shown, b) {
+			t.Fatal("Look has changed what it was shown")
+		}
+		if v != Client {
+			return
+		}
+		if again, v := Look(append(shown, 0)); v != Client || again.ServerName != h.ServerName {
+			t.Errorf("one byte more makes %v, %+v of %+v", v, again, h)
+		}
+		// What crypto/tls accepts it must read alike.
+		if name, protocols, ok := asTLS(b); ok && (name != "" && !strings.EqualFold(name, h.ServerName) || !slices.Equal(protocols, h.Protocols)) {
+			t.Errorf("crypto/tls reads %q %q, we %+v", name, protocols, h)
+		}
+	})
+}
+
+// asTLS is how the standard library's server reads a ClientHello.
+func asTLS(b []byte) (name string, protocols []string, ok bool) {
+	cfg := &tls.Config{GetConfigForClient: func(info *tls.ClientHelloInfo) (*tls.Config, error) {
+		name, protocols, ok = info.ServerName, info.SupportedProtos, true
+		return nil, io.EOF
+	}}
+	_ = tls.Server(deadEnd{bytes.NewReader(b)}, cfg).Handshake()
+	return name, protocols, ok
+}
+
+// A deadEnd is a connection that has nothing but what was sent first.
+type deadEnd struct{ io.Reader }
+
+func (deadEnd) Write(p []byte) (int, error)      { return len(p), nil }
+func (deadEnd) Close() error                     { return nil }
+func (deadEnd) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (deadEnd) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (deadEnd) SetDeadline(time.Time) error      { return nil }
+func (deadEnd) SetReadDeadline(time.Time) error  { return nil }
+func (deadEnd) SetWriteDeadline(time.Time) error { return nil }
+
+func BenchmarkLook(b *testing.B) {
+	hello := clientHello(b, &tls.Config{ServerName: "api.test", NextProtos: []string{"h2", "http/1.1"}})
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, v := Look(hello); v != Client {
+			b.Fatal(v)
+		}
+	}
+}

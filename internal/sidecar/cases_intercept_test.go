@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sidecar_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"github.com/warmwire/warmwire/internal/config"
+	"github.com/warmwire/warmwire/internal/intercept/ca"
+	"github.com/warmwire/warmwire/internal/sidecar"
+	"github.com/warmwire/warmwire/internal/testenv"
+)
+
+// An interceptRig is a Warmwire that intercepts an upstream called example.com, for
+// which httptest has a certificate.
+type interceptRig struct {
+	*rig
+	host  string // with its port
+	ca    string // the file that apps must trust
+	roots *x509.CertPool
+}
+
+// intercepting starts one before the server at base, whose certificate is in the file
+// theirs. keys go to the upstream, more to the top.
+func intercepting(t *testing.T, base, keys, more string) *interceptRig {
+	t.Helper()
+	u, err := url.Parse(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hosts := filepath.Join(t.TempDir(), "hosts")
+	if err := os.WriteFile(hosts, []byte("127.0.0.1 example.com\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := &interceptRig{host: "example.com:" + u.Port(), ca: filepath.Join(t.TempDir(), "ca.pem"), roots: x509.NewCertPool()}
+	if !strings.Contains(more, "intercept:") {
+		more += "intercept: {hosts: [upstreams]}\n"
+	}
+	r.rig = start(t, "", fmt.Sprintf("upstreams:\n  up: {url: 'https://%s'%s}\ndns: {hosts_file: %s, cache_file: none}\n%s", r.host, keys, hosts, more))
+	authority, err := ca.Open(r.state+"/ca", ca.Config{Hosts: []string{"example.com"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ca.WritePublic(r.ca, ca.PEM(authority.Certificates()...)); err != nil {
+		t.Fatal(err)
+	}
+	r.roots.AddCert(authority.Certificates()[0])
+	return r
+}
+
+// through is a client with this Warmwire as its proxy.
+func (r *interceptRig) through(roots *x509.CertPool) *http.Client {
+	tr := &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: r.addr}), TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}
+	r.t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: patience}
+}
+
+// poolOf trusts the certificates of a file.
+func poolOf(t *testing.T, file string) *x509.CertPool {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(text)
+	return pool
+}
+
+// curl through HTTPS_PROXY speaks HTTP/1.1 or HTTP/2 to us, whatever goes upstream, and
+// checks our certificate.
+func TestInterceptedCurl(t *testing.T) {
+	curl := testenv.Need(t, "curl")
+	base, theirs := secureUpstream(t, nil)
+	r := intercepting(t, base, ", tls: {ca_file: "+theirs+"}", "")
+	for _, version := range []string{"1.1", "2"} {
+		cmd := exec.CommandContext(t.Context(), curl, "-sS", "--http"+version, "--cacert", r.ca, "-w", " %{http_version} %{ssl_verify_result}", "https://"+r.host+"/v1/x")
+		cmd.Env = append(os.Environ(), "HTTPS_PROXY=http://"+r.addr, "NO_PROXY=")
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != "here "+version+" 0" {
+			t.Errorf("%s: %v\n%s", version, err, out)
+		}
+	}
+	r.metric(`warmwire_intercepts_total{result="intercepted"} 2`)
+	r.metric(`warmwire_requests_total{mode="intercept",outcome="ok",protocol="HTTP/1.1",upstream="up"} 1`)
+	r.metric(`warmwire_requests_total{mode="intercept",outcome="ok",protocol="HTTP/2.0",upstream="up"} 1`)
+	r.metric(`warmwire_streams_open{mode="tunnel"} 0`)
+}
+
+// A bad certificate of the upstream is never hidden behind our good one.
+func TestInterceptedUpstreamThatIsUntrustedStaysSo(t *testing.T) {
+	base, _ := secureUpstream(t, nil)
+	r := intercepting(t, base, "", "")
+	resp, err := r.through(r.roots).Get("https://" + r.host + "/v1/models")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var answer struct {
+		Error struct{ Code, Message string }
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != http.StatusBadGateway || answer.Error.Code != "upstream_tls_untrusted" || !strings.Contains(answer.Error.Message, "tls.ca_file") ||
+		!strings.Contains(resp.Header.Get("Proxy-Status"), "tls_certificate_error") {
+		t.Errorf("%s %v %+v", resp.Status, resp.Header, answer)
+	}
+}
+
+// Apps that do not trust our certificate get the server's own after three times, with
+// one line in the log that says what to do, until somebody has done it.
+func TestAppsThatDoNotTrustUsAreShown(t *testing.T) {
+	base, theirs := secureUpstream(t, nil)
+	r := intercepting(t, base, ", tls: {ca_file: "+theirs+"}", "")
+	app := r.through(poolOf(t, theirs))
+	for range 3 {
+		if resp, err := app.Get("https://" + r.host + "/"); err == nil {
+			_ = resp.Body.Close()
+			t.Fatal("our certificate was accepted")
+		}
+	}
+	r.metric(`warmwire_intercepts_total{result="untrusted"} 3`)
+	for range 2 {
+		resp, err := app.Get("https://" + r.host + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+	}
+	r.metric(`warmwire_intercepts_total{result="learned"} 2`)
+	if n := strings.Count(r.log.String(), "warmwire ca install"); n != 1 || !strings.Contains(r.log.String(), "host=example.com") {
+		t.Errorf("%d lines say what to do:\n%s", n, r.log)
+	}
+	var st struct {
+		Intercept struct {
+			Hosts []string
+			Blind []struct {
+				Host  string
+				Until time.Time
+			}
+			Authorities []struct{ Role, SHA256 string }
+		}
+	}
+	page := r.get("/v1/status")
+	if err := json.Unmarshal([]byte(page), &st); err != nil {
+		t.Fatal(err)
+	}
+	if i := st.Intercept; len(i.Hosts) != 1 || len(i.Blind) != 1 || i.Blind[0].Host != "example.com" || len(i.Authorities) != 1 || i.Authorities[0].Role != "active" {
+		t.Errorf("status: %+v", i)
+	}
+	if strings.Contains(page, "PRIVATE") || strings.Contains(page, "key") {
+		t.Errorf("status speaks of a key:\n%s", page)
+	}
+	if status, body := r.post("/v1/intercept/clear?host=example.com"); status != http.StatusOK || !strings.Contains(body, `"hosts": 1`) {
+		t.Errorf("clear: %d %s", status, body)
+	}
+	resp, err := r.through(r.roots).Get("https://" + r.host + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	r.metric(`warmwire_intercepts_total{result="intercepted"} 1`)
+}
+
+// A host of intercept.blind, or of no list, keeps its own certificate, and no
+// authority is made for nothing.
+func TestHostsThatAreNotInterceptedKeepTheirCertificate(t *testing.T) {
+	for name, more := range map[string]string{
+		"not listed": "intercept: {hosts: []}\n", "blind": "intercept: {hosts: [upstreams, other.test], blind: [example.com]}\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			base, theirs := secureUpstream(t, nil)
+			u, _ := url.Parse(base)
+			hosts := filepath.Join(t.TempDir(), "hosts")
+			if err := os.WriteFile(hosts, []byte("127.0.0.1 example.com\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			r := &interceptRig{rig: start(t, "", fmt.Sprintf("upstreams:\n  up: {url: 'https://example.com:%s'}\ndns: {hosts_file: %s, cache_file: none}\n%s", u.Port(), hosts, more))}
+			resp, err := r.through(poolOf(t, theirs)).Get("https://example.com:" + u.Port())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			if _, err := os.Stat(r.state + "/ca"); name == "not listed" && !os.IsNotExist(err) {
+				t.Errorf("an authority was made: %v", err)
+			}
+		})
+	}
+}
+
+// The authority outlives a restart; a file that somebody could have read is an error
+// that names the key.
+func TestInterceptionKeepsItsAuthority(t *testing.T) {
+	base, theirs := secureUpstream(t, nil)
+	r := intercepting(t, base, ", tls: {ca_file: "+theirs+"}", "")
+	r.stop()
+	cfg, _, err := config.Load(r.file, os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(r.state+"/ca/authority.json", 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sidecar.New(cfg, sidecar.Options{}); err == nil || !strings.HasPrefix(err.Error(), "intercept.hosts: ") {
+		t.Errorf("New: %v", err)
+	}
+	if err := os.Chmod(r.state+"/ca/authority.json", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := &interceptRig{rig: startIn(t, r.state, "", fmt.Sprintf("upstreams:\n  up: {url: 'https://%s', tls: {ca_file: %s}}\ndns: {hosts_file: %s, cache_file: none}\nintercept: {hosts: [upstreams]}\n",
+		r.host, theirs, cfg.DNS.HostsFile))}
+	resp, err := again.through(r.roots).Get("https://" + r.host + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	again.write("127.0.0.1:1", "intercept: {hosts: [other.test]}\n")
+	if status, body := again.post("/v1/reload"); status != http.StatusOK || !strings.Contains(again.log.String(), "intercept has changed: restart") {
+		t.Errorf("reload: %d %s\n%s", status, body, again.log)
+	}
+}
+
+// A WebSocket through CONNECT and our TLS has the upstream's heartbeats and limits.
+func TestInterceptedWebSocketOfTheProduct(t *testing.T) {
+	up := websocket.Upgrader{}
+	site := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, err := up.Upgrade(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer func() { _ = c.Close() }()
+		kind, text, err := c.ReadMessage()
+		if err == nil && c.WriteMessage(kind, text) == nil {
+			_, _, _ = c.ReadMessage() // the app ends it
+		}
+	}))
+	defer site.Close()
+	theirs := filepath.Join(t.TempDir(), "theirs.pem")
+	if err := ca.WritePublic(theirs, ca.PEM(site.Certificate())); err != nil {
+		t.Fatal(err)
+	}
+	r := intercepting(t, site.URL, ", tls: {ca_file: "+theirs+"}", "")
+	d := websocket.Dialer{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: r.addr}), TLSClientConfig: &tls.Config{RootCAs: r.roots}, HandshakeTimeout: patience}
+	c, resp, err := d.Dial("wss://"+r.host+"/v1/realtime", nil)
+	if err != nil {
+		t.Fatal(err, resp)
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	if err := c.WriteMessage(websocket.TextMessage, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if _, text, err := c.ReadMessage(); err != nil || string(text) != "hello" {
+		t.Fatalf("%q, %v", text, err)
+	}
+	if page := r.get("/v1/streams"); !strings.Contains(page, `"mode": "websocket"`) || !strings.Contains(page, `"upstream_heartbeat"`) {
+		t.Errorf("streams: %s", page)
+	}
+	_ = c.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), time.Now().Add(patience))
+	_, _, err = c.ReadMessage()
+	if !websocket.IsCloseError(err, websocket.CloseNormalClosure) {
+		t.Errorf("the end: %v", err)
+	}
+	r.metric(`warmwire_requests_total{mode="websocket",outcome="ok",protocol="HTTP/1.1",upstream="up"} 1`)
+}
