@@ -143,7 +143,7 @@ func (s *settings) size(short bool) {
 	s.calls, s.loop = 300, time.Second
 	s.streams, s.rate, s.tokens = 100, 50, 1500*time.Millisecond
 	s.idle, s.slow, s.slowFor = 1000, 20, 3*time.Second
-	s.sockets, s.socketsFor = min(s.sockets, 9900), 2*time.Minute // Warmwire's limits.connections is 10000
+	s.sockets, s.socketsFor = min(s.sockets, 9900), time.Minute // Warmwire's limits.connections is 10000
 	s.callRate, s.callFor, s.outageFor = 1000, 5*time.Second, time.Minute
 	if short {
 		s.socketsFor = time.Second

@@ -68,7 +68,7 @@ func anew(t *testing.T, tr *transport.Transport, base string) (string, error) {
 	contract.Eventually(t, "no connection is in use", func() bool {
 		for _, o := range tr.State() {
 			for _, c := range o.Conns {
-				if c.InFlight > 0 {
+				if c.InFlight > 0 || c.Idle == 0 && !c.Leaving { // the pool must have heard of it
 					return false
 				}
 			}
