@@ -89,7 +89,7 @@ func (r *rack) runNginx(ctx context.Context, p *peer, address, buffering string)
 	}
 	file, err := r.config(p, fmt.Sprintf(`daemon off; master_process off; pid %[1]s/nginx.pid; error_log %[1]s/nginx-error.log;
 worker_rlimit_nofile 20000;
-events { worker_connections 10000; }
+events { worker_connections 20000; }
 http {
   access_log off; client_body_temp_path %[1]s/nginx-body; proxy_temp_path %[1]s/nginx-proxy;
   fastcgi_temp_path %[1]s/nginx-f; uwsgi_temp_path %[1]s/nginx-u; scgi_temp_path %[1]s/nginx-s;

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -88,10 +89,7 @@ func runSockets(ctx context.Context, s settings) error {
 		return err
 	}
 	rows, err := b.socketRows(ctx)
-	if err != nil {
-		return err
-	}
-	return socketReport(os.Stdout, s, rows)
+	return errors.Join(err, socketReport(os.Stdout, s, rows)) // those before a failure took their time
 }
 
 // socketRows measures each proxy in a process of its own.
@@ -103,7 +101,7 @@ func (b *bench) socketRows(ctx context.Context) (rows []idled, err error) {
 		row := idled{spec: sp}
 		err := b.fresh(ctx, sp, func(p *peer) error { return b.idleSockets(ctx, p, &row) })
 		if err = b.absent(sp, err); err != nil {
-			return nil, fmt.Errorf("%s: %w", sp.name, err)
+			return rows, fmt.Errorf("%s: %w", sp.name, err)
 		}
 		if row.open > 0 {
 			rows = append(rows, row)
