@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -19,30 +20,46 @@ import (
 )
 
 func execCommand(path *string) *cobra.Command {
+	var all, none bool
 	cmd := &cobra.Command{
 		Use:   "exec -- CMD [ARG…]",
 		Short: "Run CMD with its model calls going through a Warmwire of its own",
 		Long: "exec starts a Warmwire on a free port, runs CMD with the proxy and base-URL variables set to it,\n" +
-			"passes signals on, and ends with CMD's exit code.",
+			"passes signals on, and ends with CMD's exit code.\n\n" +
+			"Hosts of intercept.hosts, or with --intercept those of all https upstreams, are intercepted with an\n" +
+			"authority of this run alone, which CMD is told to trust by the variables that clients know.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, _, err := loadConfig(*path)
 			if err != nil {
 				return err
 			}
-			return runChild(cmd.Context(), cfg, args)
+			switch {
+			case none:
+				cfg.Intercept.Hosts = nil
+			case all:
+				interceptUpstreams(cfg)
+			}
+			trust, err := newChildTrust(cmd.Context(), cfg, os.LookupEnv)
+			if err != nil {
+				return fmt.Errorf("exec: %w", err)
+			}
+			return errors.Join(runChild(cmd.Context(), cfg, trust, args), trust.remove())
 		},
 	}
+	cmd.Flags().BoolVar(&all, "intercept", false, "intercept the hosts of all https upstreams, whatever intercept.hosts says")
+	cmd.Flags().BoolVar(&none, "no-intercept", false, "intercept no host, whatever intercept.hosts says")
+	cmd.MarkFlagsMutuallyExclusive("intercept", "no-intercept")
 	cmd.Flags().SetInterspersed(false) // CMD's own flags are CMD's
 	return cmd
 }
 
 // runChild runs the sidecar for the life of one child process.
-func runChild(ctx context.Context, cfg *config.Config, args []string) error {
+func runChild(ctx context.Context, cfg *config.Config, trust childTrust, args []string) error {
 	cfg.Listen.Addresses = []string{"127.0.0.1:0"}
 	cfg.Admin.Address = ""
 	cfg.Drain.Wait = 0 // the child is the only app, and it is gone then
-	s, err := sidecar.New(cfg, sidecar.Options{Version: buildVersion(), LogTo: os.Stderr, Quiet: true})
+	s, err := sidecar.New(cfg, sidecar.Options{Version: buildVersion(), LogTo: os.Stderr, Quiet: true, Authority: trust.authority})
 	if err != nil {
 		return err
 	}
@@ -56,7 +73,7 @@ func runChild(ctx context.Context, cfg *config.Config, args []string) error {
 	defer signal.Stop(signals)
 	child := exec.Command(args[0], args[1:]...)
 	child.Stdin, child.Stdout, child.Stderr = os.Stdin, os.Stdout, os.Stderr
-	child.Env = childEnv(os.Environ(), "http://"+s.Addr(), cfg)
+	child.Env = childEnv(os.Environ(), "http://"+s.Addr(), cfg, trust.variables)
 	if err := child.Start(); err != nil {
 		cancel()
 		return errors.Join(fmt.Errorf("exec: %w", err), <-done)
@@ -98,7 +115,7 @@ const noProxy = "localhost,127.0.0.1"
 // childEnv returns env with the variables that send model calls to base. The
 // proxy variables are set in both spellings, since clients differ; curl reads
 // http_proxy in lower case only. An existing NO_PROXY is kept.
-func childEnv(env []string, base string, cfg *config.Config) []string {
+func childEnv(env []string, base string, cfg *config.Config, trust map[string]string) []string {
 	set := map[string]string{
 		"HTTP_PROXY": base, "http_proxy": base, "HTTPS_PROXY": base, "https_proxy": base, "WARMWIRE_URL": base,
 	}
@@ -107,6 +124,7 @@ func childEnv(env []string, base string, cfg *config.Config) []string {
 			set[name] = base + "/" + u.Name + suffix
 		}
 	}
+	maps.Copy(set, trust)
 	kept := noProxy
 	out := make([]string, 0, len(env)+len(set)+2)
 	for _, kv := range env {

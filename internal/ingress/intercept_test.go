@@ -425,16 +425,53 @@ func TestRequestForAnotherHostIsMisdirected(t *testing.T) {
 	}
 }
 
-// TestInterceptedCredentialsKeepTheirRules lets in who has shown the token with CONNECT.
+// A farListener gives connections that seem to come from another machine.
+type farListener struct{ net.Listener }
+
+type farConn struct{ net.Conn }
+
+func (l farListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return farConn{c}, nil
+}
+
+func (farConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1} }
+
+// TestInterceptedCredentialsKeepTheirRules lets in from afar who has shown the token
+// with CONNECT, and that token goes nowhere else.
 func TestInterceptedCredentialsKeepTheirRules(t *testing.T) {
 	r := newTLSRig(t, func(_ *Config, tab *Table, u *Upstream) {
 		tab.Token, u.SetHeaders = "s3cret", http.Header{"Authorization": {"injected"}}
 	})
-	c := r.through(r.roots, false)
-	tr := c.Transport.(*http.Transport)
-	tr.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: r.addr, User: url.UserPassword("any", "s3cret")})
-	s, resp := r.fetch(c, http.MethodGet, "https://"+host+"/", "")
-	if resp.StatusCode != http.StatusOK || s.Header.Get("Authorization") != "injected" || s.Header.Get("Proxy-Authorization") != "" {
-		t.Errorf("%s, upstream saw %+v", resp.Status, s)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- r.server.Serve(ctx, farListener{ln}) }()
+	for _, http2 := range []bool{false, true} {
+		c := r.through(r.roots, http2)
+		tr := c.Transport.(*http.Transport)
+		tr.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: ln.Addr().String(), User: url.UserPassword("any", "s3cret")})
+		s, resp := r.fetch(c, http.MethodGet, "https://"+host+"/", "")
+		if resp.StatusCode != http.StatusOK || s.Header.Get("Authorization") != "injected" || s.Header.Get("Proxy-Authorization") != "" {
+			t.Errorf("%s, upstream saw %+v", resp.Status, s)
+		}
+		tr.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: ln.Addr().String()})
+		tr.CloseIdleConnections()
+		if resp, err := c.Get("https://" + host + "/"); err == nil {
+			_ = resp.Body.Close()
+			t.Errorf("without the token: %s", resp.Status)
+		}
+		tr.CloseIdleConnections()
+	}
+	cancel()
+	r.server.Abort()
+	if err := <-served; err != nil {
+		t.Error(err)
 	}
 }
