@@ -345,6 +345,9 @@ func TestDrainEndsIdleInterceptedConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.record()
+	if n := r.server.Running(); n != 0 {
+		t.Errorf("%d run on an idle connection", n)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if left := r.server.Drain(ctx); left != 0 {
@@ -353,4 +356,39 @@ func TestDrainEndsIdleInterceptedConnections(t *testing.T) {
 	if b, err := io.ReadAll(c); err != nil || !bytes.HasPrefix(b, []byte("HTTP/1.1 200")) {
 		t.Errorf("%q, %v; want the answer and a clean end", b, err)
 	}
+}
+
+// TestInterceptedCutWithoutFramingLooksCut breaks off an answer whose end is that of the
+// connection: TLS must not say that it is whole.
+func TestInterceptedCutWithoutFramingLooksCut(t *testing.T) {
+	site := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "half")
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	site.Config.ErrorLog = log.New(io.Discard, "", 0)
+	site.StartTLS()
+	defer site.Close()
+	r := newTLSRigFor(t, site, nil)
+	c, err := r.open(host+":443", &tls.Config{ServerName: host, RootCAs: r.roots})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := io.WriteString(c, "GET / HTTP/1.0\r\nHost: "+host+"\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(c); err == nil {
+		t.Errorf("%q to a clean end, want an error", b)
+	}
+}
+
+// TestTLSIsNotEndedForAPlainUpstream keeps encrypted what the app has encrypted.
+func TestTLSIsNotEndedForAPlainUpstream(t *testing.T) {
+	r := newTLSRig(t, func(_ *Config, _ *Table, u *Upstream) { u.URL = &url.URL{Scheme: "http", Host: host + ":443"} })
+	c, err := r.open(host+":443", &tls.Config{ServerName: host, RootCAs: r.theirs()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
 }

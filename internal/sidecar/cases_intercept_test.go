@@ -98,6 +98,10 @@ func TestInterceptedCurl(t *testing.T) {
 	r.metric(`warmwire_requests_total{mode="intercept",outcome="ok",protocol="HTTP/1.1",upstream="up"} 1`)
 	r.metric(`warmwire_requests_total{mode="intercept",outcome="ok",protocol="HTTP/2.0",upstream="up"} 1`)
 	r.metric(`warmwire_streams_open{mode="tunnel"} 0`)
+	r.metric(`warmwire_app_connections 0`)
+	if strings.Contains(r.get("/metrics"), `warmwire_requests_total{mode="tunnel"`) {
+		t.Error("a tunnel whose requests count is counted too")
+	}
 }
 
 // A bad certificate of the upstream is never hidden behind our good one.
