@@ -331,14 +331,15 @@ func TestBulkWindowsShrinkBesideInteractive(t *testing.T) {
 			}
 			return open
 		}
-		if got := drain(); got > bulkFloor {
+		// The rate may have been measured anew meanwhile: ten first windows in one span.
+		if got, most := drain(), s.c.bulkBudget(); got > most || most > 4*bulkFloor {
 			t.Errorf("bulk has %d bytes on the way beside an interactive stream", got)
 		}
 		s.fields(21, true, ":status: 204")
 		if _, err := urgent.wait(); err != nil {
 			t.Fatal(err)
 		}
-		if got := drain(); got != 10*256<<10 {
+		if got := drain(); got > 10*256<<10 || got < 10*192<<10 { // returned by the quarter
 			t.Errorf("alone again, bulk has %d bytes on the way", got)
 		}
 		for _, b := range bodies {
