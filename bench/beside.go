@@ -26,15 +26,11 @@ type pair struct {
 // runBeside alternates another build of Warmwire with this one, each load on both, and
 // prints ratios of new to old.
 func runBeside(ctx context.Context, s settings) error {
-	r, cleanup, err := newRack(ctx, s)
+	b, cleanup, err := newBench(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer cleanup()
-	b := &bench{settings: s, rack: r}
-	if b.ca, err = os.ReadFile(r.ca); err != nil {
-		return err
-	}
 	start := time.Now()
 	pairs := []*pair{
 		{name: "HTTP/2 upstream", protocol: "h2"}, {name: "HTTP/1.1 upstream", protocol: "http/1.1"},

@@ -74,17 +74,14 @@ type experiment struct {
 }
 
 func runRetries(ctx context.Context, s settings) error {
-	r, cleanup, err := newRack(ctx, s)
+	b, cleanup, err := newBench(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer cleanup()
-	x := &experiment{bench: &bench{settings: s, rack: r}, proxies: make(map[string]*peer)}
-	if x.ca, err = os.ReadFile(r.ca); err != nil {
-		return err
-	}
+	x := &experiment{bench: b, proxies: make(map[string]*peer)}
 	for _, budget := range []string{"0.1", "0.2", "0.5", "1"} {
-		p, err := r.start(ctx, spec{name: "warmwire-" + budget, kind: reverse, start: startRetrying(budget)})
+		p, err := b.rack.start(ctx, spec{name: "warmwire-" + budget, kind: reverse, start: startRetrying(budget)})
 		if err != nil {
 			return err
 		}

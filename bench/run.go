@@ -55,21 +55,31 @@ type bench struct {
 	missing []spec // not installed
 }
 
+// newBench starts what every run needs: an upstream, and files for its proxies.
+func newBench(ctx context.Context, s settings) (b *bench, cleanup func(), err error) {
+	r, cleanup, err := newRack(ctx, s)
+	if err != nil {
+		return nil, nil, err
+	}
+	b = &bench{settings: s, rack: r}
+	if b.ca, err = os.ReadFile(r.ca); err != nil {
+		cleanup()
+		return nil, nil, err
+	}
+	return b, cleanup, nil
+}
+
 func run(ctx context.Context, s settings) error {
 	start := time.Now()
 	chosen, err := chosen(s.only)
 	if err != nil {
 		return err
 	}
-	r, cleanup, err := newRack(ctx, s)
+	b, cleanup, err := newBench(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer cleanup()
-	b := &bench{settings: s, rack: r}
-	if b.ca, err = os.ReadFile(r.ca); err != nil {
-		return err
-	}
 	if err := b.compare(ctx, chosen); err != nil {
 		return err
 	}

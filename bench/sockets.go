@@ -79,15 +79,11 @@ type idled struct {
 
 // runSockets opens WebSockets through each proxy, on which nobody says anything.
 func runSockets(ctx context.Context, s settings) error {
-	r, cleanup, err := newRack(ctx, s)
+	b, cleanup, err := newBench(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer cleanup()
-	b := &bench{settings: s, rack: r}
-	if b.ca, err = os.ReadFile(r.ca); err != nil {
-		return err
-	}
 	rows, err := b.socketRows(ctx)
 	return errors.Join(err, socketReport(os.Stdout, s, rows)) // those before a failure took their time
 }

@@ -23,15 +23,11 @@ func TestSocketsStayOpen(t *testing.T) {
 	}
 	defer os.RemoveAll(filepath.Dir(warmwire))
 	s := settings{warmwire: warmwire, sockets: 40, socketsFor: time.Second}
-	r, cleanup, err := newRack(t.Context(), s)
+	b, cleanup, err := newBench(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer cleanup()
-	b := &bench{settings: s, rack: r}
-	if b.ca, err = os.ReadFile(r.ca); err != nil {
-		t.Fatal(err)
-	}
 	rows, err := b.socketRows(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -88,15 +88,11 @@ func startBounded(memory, protocols, pool, buffer string) starter {
 // runStalled makes the tables about readers that take nothing, that take little in
 // a small container, and whose answers are taken early.
 func runStalled(ctx context.Context, s settings) error {
-	r, cleanup, err := newRack(ctx, s)
+	b, cleanup, err := newBench(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer cleanup()
-	b := &bench{settings: s, rack: r}
-	if b.ca, err = os.ReadFile(r.ca); err != nil {
-		return err
-	}
 	start := time.Now()
 	rep := newStalledReport(s)
 	for n := range s.memory {

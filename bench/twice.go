@@ -58,15 +58,11 @@ func runTwice(ctx context.Context, s settings) error {
 // twiceRows runs the defaults, and then settings that do execute calls twice, which
 // shows that the count sees it.
 func twiceRows(ctx context.Context, s settings) ([]twice, error) {
-	r, cleanup, err := newRack(ctx, s)
+	b, cleanup, err := newBench(ctx, s)
 	if err != nil {
 		return nil, err
 	}
 	defer cleanup()
-	b := &bench{settings: s, rack: r}
-	if b.ca, err = os.ReadFile(r.ca); err != nil {
-		return nil, err
-	}
 	var rows []twice
 	for _, row := range []struct {
 		name, retry string
