@@ -75,27 +75,31 @@ func Name(cert *x509.Certificate) string {
 // Install plans to make this machine trust certs, each of which is in folder dir as a
 // PEM file with its Name and .crt.
 func (m Machine) Install(ctx context.Context, dir string, certs ...*x509.Certificate) (Plan, error) {
-	var plan Plan
-	var faults []error
-	for _, s := range m.stores(&plan) {
-		have, err := s.list(ctx, m)
-		if err != nil {
-			faults = append(faults, err)
-			continue
-		}
-		var steps []Step
+	return m.plan(ctx, "has it already", func(s store, have []entry) (steps []Step) {
 		for _, cert := range certs {
 			if !slices.ContainsFunc(have, func(e entry) bool { return e.name == Name(cert) }) {
 				steps = append(steps, s.add(filepath.Join(dir, Name(cert)+".crt"), Name(cert)))
 			}
 		}
-		plan.take(s, steps, "has it already")
-	}
-	return plan, errors.Join(faults...)
+		return steps
+	})
 }
 
 // Uninstall plans to remove all of ours but those of keep.
 func (m Machine) Uninstall(ctx context.Context, keep ...*x509.Certificate) (Plan, error) {
+	return m.plan(ctx, "has none to remove", func(s store, have []entry) (steps []Step) {
+		for _, e := range have {
+			if !slices.ContainsFunc(keep, func(cert *x509.Certificate) bool { return e.name == Name(cert) }) {
+				steps = append(steps, s.remove(e))
+			}
+		}
+		return steps
+	})
+}
+
+// plan collects the steps for each store that can be read; nothing is what is said of one
+// that needs none.
+func (m Machine) plan(ctx context.Context, nothing string, steps func(s store, have []entry) []Step) (Plan, error) {
 	var plan Plan
 	var faults []error
 	for _, s := range m.stores(&plan) {
@@ -104,13 +108,7 @@ func (m Machine) Uninstall(ctx context.Context, keep ...*x509.Certificate) (Plan
 			faults = append(faults, err)
 			continue
 		}
-		var steps []Step
-		for _, e := range have {
-			if !slices.ContainsFunc(keep, func(cert *x509.Certificate) bool { return e.name == Name(cert) }) {
-				steps = append(steps, s.remove(e))
-			}
-		}
-		plan.take(s, steps, "has none to remove")
+		plan.take(s, steps(s, have), nothing)
 	}
 	return plan, errors.Join(faults...)
 }
