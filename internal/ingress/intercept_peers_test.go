@@ -275,9 +275,9 @@ func TestInterceptedHostWithoutACertificateIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestInterceptedCutStreamLooksCut breaks an answer off: the app must not take it for
-// whole.
-func TestInterceptedCutStreamLooksCut(t *testing.T) {
+// breakingOff is a site that begins an answer and breaks it off.
+func breakingOff(t *testing.T) *httptest.Server {
+	t.Helper()
 	site := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "half")
 		_ = http.NewResponseController(w).Flush()
@@ -285,7 +285,14 @@ func TestInterceptedCutStreamLooksCut(t *testing.T) {
 	}))
 	site.Config.ErrorLog = log.New(io.Discard, "", 0)
 	site.StartTLS()
-	defer site.Close()
+	t.Cleanup(site.Close)
+	return site
+}
+
+// TestInterceptedCutStreamLooksCut breaks an answer off: the app must not take it for
+// whole.
+func TestInterceptedCutStreamLooksCut(t *testing.T) {
+	site := breakingOff(t)
 	for _, http2 := range []bool{false, true} {
 		r := newTLSRigFor(t, site, nil)
 		resp, err := r.through(r.roots, http2).Get("https://" + host + "/")
@@ -361,14 +368,7 @@ func TestDrainEndsIdleInterceptedConnections(t *testing.T) {
 // TestInterceptedCutWithoutFramingLooksCut breaks off an answer whose end is that of the
 // connection: TLS must not say that it is whole.
 func TestInterceptedCutWithoutFramingLooksCut(t *testing.T) {
-	site := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "half")
-		_ = http.NewResponseController(w).Flush()
-		panic(http.ErrAbortHandler)
-	}))
-	site.Config.ErrorLog = log.New(io.Discard, "", 0)
-	site.StartTLS()
-	defer site.Close()
+	site := breakingOff(t)
 	r := newTLSRigFor(t, site, nil)
 	c, err := r.open(host+":443", &tls.Config{ServerName: host, RootCAs: r.roots})
 	if err != nil {
