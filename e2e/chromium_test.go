@@ -85,7 +85,7 @@ func TestChromium(t *testing.T) {
 	got := browse(t, program, s.origin, site.URL, reports)
 	for name := range list {
 		saw := got[name]
-		want, err := textOf("ws", runs[name].sent)
+		want, err := textOf("ws", runs[name].body())
 		if name == "compressed" {
 			want, err = []byte(got["base-URL"].Text), nil
 		}

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -126,9 +127,9 @@ func newCertificate(t *testing.T) (caPEM []byte, leaf tls.Certificate) {
 // that waits for more than it was given never gets it.
 type run struct {
 	first    chan struct{} // closed by the harness when the client has received something
-	token    bool          // a token has been written; owned by the handler
-	mu       sync.Mutex
-	sent     []byte // guarded by mu, like the fields below
+	mu       sync.Mutex    // a WebSocket's answer and its pongs are written by two
+	token    bool          // a token has been written; guarded by mu, like the fields below
+	sent     []byte
 	protocol string
 	calls    int
 	late     bool
@@ -188,7 +189,10 @@ func keyOf(req *http.Request) string {
 
 // pass writes p with write, and before that waits at the gate if it is closed.
 func (r *run) pass(ctx context.Context, p []byte, write func([]byte) (int, error)) (int, error) {
-	if r.token {
+	r.mu.Lock()
+	held := r.token
+	r.mu.Unlock()
+	if held {
 		late := time.NewTimer(patience / 2)
 		defer late.Stop()
 		select {
@@ -204,9 +208,16 @@ func (r *run) pass(ctx context.Context, p []byte, write func([]byte) (int, error
 	n, err := write(p)
 	r.mu.Lock()
 	r.sent = append(r.sent, p[:n]...)
-	r.mu.Unlock()
 	r.token = r.token || tokens.Match(p)
+	r.mu.Unlock()
 	return n, err
+}
+
+// body is what has been written so far.
+func (r *run) body() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return bytes.Clone(r.sent)
 }
 
 // A gatedWriter passes everything that is written through the gate of a run.
