@@ -54,7 +54,7 @@ func socketSpecs() []spec {
 		return spec{name: name, how: how, start: func(r *rack, ctx context.Context, p *peer, address string) error {
 			p.base += "/bench"
 			return r.runWarmwire(ctx, p, address, fmt.Sprintf("upstreams:\n  bench: {url: 'https://%s', dialect: openai, tls: {ca_file: %s},"+
-				" pool: {max_h1_connections: 20000}, heartbeat: {%s}}\n", r.upstream, r.ca, heartbeat))
+				" pool: {max_h1_connections: 20000}, heartbeat: {%s}}\nlimits: {memory: 512MiB}\n", r.upstream, r.ca, heartbeat))
 		}}
 	}
 	return []spec{

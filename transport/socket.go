@@ -83,6 +83,7 @@ func (w *ownWard) CloseWrite() error {
 
 // Watch implements Socket.
 func (w *ownWard) Watch() net.Conn {
+	w.f.released.Store(true)
 	_ = w.ward.Watch()
 	if w.f.raw == nil {
 		return nil

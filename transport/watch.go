@@ -26,7 +26,8 @@ type flow struct {
 	wake  chan struct{} // capacity 1; something changed
 	asked atomic.Int32  // requests whose answer has not begun
 
-	watched atomic.Int32 // sockets on it that are watched by their owners
+	watched  atomic.Int32 // sockets on it that are watched by their owners
+	released atomic.Bool  // a socket that is watched by its owner has it for itself
 
 	tried, worked atomic.Bool // a request was sent in vain; one was answered
 	answered      func()      // at the first answer; nil = nobody is told
@@ -103,6 +104,9 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for f.Err() == nil || f.busy() {
+		if f.released.Load() && !probing {
+			return
+		}
 		due := time.Duration(-1)
 		o.learn(f)
 		if !f.busy() && !probing { // a doubt is followed to its end

@@ -25,9 +25,13 @@ func TestOverloadIsToldAsSuch(t *testing.T) {
 	}
 	defer ln.Close()
 	var taken, refuse atomic.Int32
-	admit := func(_ context.Context, u *Upstream) (func(), error) {
+	var sockets atomic.Int32
+	admit := func(_ context.Context, u *Upstream, webSocket bool) (func(), error) {
 		if u == nil || u.Name != "up" {
 			t.Errorf("admitted for %v", u)
+		}
+		if webSocket {
+			sockets.Add(1)
 		}
 		if refuse.Load() == 1 {
 			return nil, later{errors.New("no room")}
@@ -64,4 +68,14 @@ func TestOverloadIsToldAsSuch(t *testing.T) {
 	if n := taken.Load(); n != 0 {
 		t.Errorf("%d places are not given back", n)
 	}
+	if n := sockets.Load(); n != 0 {
+		t.Errorf("%d of two POSTs are said to be WebSockets", n)
+	}
+	refuse.Store(1)
+	app = r.dial()
+	app.send("GET /up/v1/x HTTP/1.1\nHost: localhost\nConnection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\n\n")
+	if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 503 ") || sockets.Load() != 1 {
+		t.Errorf("%q for a WebSocket without room, of which %d were told", head, sockets.Load())
+	}
+	r.record()
 }

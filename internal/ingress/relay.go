@@ -103,7 +103,7 @@ func (e *exchange) admit() (release func(), waited time.Duration, err error) {
 		return func() {}, 0, nil
 	}
 	begun := time.Now()
-	if release, err = e.s.cfg.Admit(e.ctx, e.rt.upstream); err != nil {
+	if release, err = e.s.cfg.Admit(e.ctx, e.rt.upstream, e.rec.Mode == ModeWebSocket); err != nil {
 		err = &overload{err}
 	}
 	return release, time.Since(begun), err

@@ -27,9 +27,9 @@ type Config struct {
 	Hooks          Hooks
 	Intercept      Intercept
 	// Admit makes room for one more request of u, nil for a host that is no upstream,
-	// and may wait for it; release gives the room back. Its error, if it has a method
+	// which a WebSocket needs more of, and may wait for it; release gives the room back. Its error, if it has a method
 	// RetryAfter() time.Duration, says when to try again. nil = there is always room.
-	Admit func(ctx context.Context, u *Upstream) (release func(), err error)
+	Admit func(ctx context.Context, u *Upstream, webSocket bool) (release func(), err error)
 	// Take asks for n bytes that a WebSocket is read ahead, and Give returns them.
 	// nil = there is always room.
 	Take func(n int64) bool

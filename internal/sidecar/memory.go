@@ -20,6 +20,10 @@ import (
 // its first receive window, and its goroutines and small buffers, as measured.
 const streamRoom = bufferctl.DefaultFloor + 8<<10
 
+// socketRoom is the same for a WebSocket, whose connections on both sides, TLS state,
+// heartbeats and three goroutines nobody else needs: as measured (docs/heartbeats.md).
+const socketRoom = streamRoom + 20<<10
+
 // memoryLimit is limits.memory in bytes.
 func memoryLimit(cfg *config.Config) int64 {
 	if n := int64(cfg.Limits.Memory); n > 0 {
@@ -81,19 +85,23 @@ func (s *Sidecar) spoolOf(cfg *config.Config, u config.Upstream, limit int64) bu
 }
 
 // admit makes room for a request of u.
-func (s *Sidecar) admit(ctx context.Context, u *ingress.Upstream) (func(), error) {
+func (s *Sidecar) admit(ctx context.Context, u *ingress.Upstream, webSocket bool) (func(), error) {
+	room := int64(streamRoom)
+	if webSocket {
+		room = socketRoom
+	}
 	class := bufferctl.Default
 	if u != nil {
 		class = classes[u.Priority].buffer
 	}
-	if err := s.memory.Admit(ctx, class, streamRoom); err != nil {
+	if err := s.memory.Admit(ctx, class, room); err != nil {
 		var full *bufferctl.OverloadError
 		if errors.As(err, &full) {
 			return nil, laterError{full}
 		}
 		return nil, err
 	}
-	return func() { s.memory.Give(streamRoom) }, nil
+	return func() { s.memory.Give(room) }, nil
 }
 
 // A laterError says when another try makes sense, in the way that ingress asks.

@@ -269,8 +269,13 @@ type socketBody struct {
 }
 
 func (s *socketBody) Read(p []byte) (int, error) {
-	if s.x.br.Buffered() > 0 || s.x.c.hasFirst {
-		return s.x.br.Read(p)
+	if br := s.x.br; br != nil {
+		if br.Buffered() > 0 || s.x.c.hasFirst {
+			return br.Read(p)
+		}
+		s.x.br = nil // what came with the head is read: an idle socket holds no buffer
+		br.Reset(nil)
+		readers.Put(br)
 	}
 	return s.x.c.nc.Read(p)
 }

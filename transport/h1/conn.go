@@ -44,11 +44,12 @@ type Conn struct {
 	done  chan struct{} // closed when the watch has ended
 	sent  atomic.Bool   // a byte of the present request was written
 
-	mu      sync.Mutex // guards the fields below
-	current *exchange  // nil: idle
-	err     error      // why it takes no more requests
-	shut    bool
-	closed  bool
+	mu       sync.Mutex // guards the fields below
+	current  *exchange  // nil: idle
+	err      error      // why it takes no more requests
+	shut     bool
+	closed   bool
+	switched bool // to another protocol, whose reader sees the end
 
 	first    [1]byte // of an answer, read while the connection was watched
 	hasFirst bool    // the reader of the answer has not taken it yet
@@ -86,7 +87,7 @@ func (c *Conn) watch() {
 		x.readable <- nil
 		<-c.ended // the exchange reads the answer itself
 		c.mu.Lock()
-		over := c.closed
+		over := c.closed || c.switched
 		c.mu.Unlock()
 		if over {
 			return
@@ -361,6 +362,13 @@ func (x *exchange) answer(a *answer) (*http.Response, error) {
 	if a.status == http.StatusSwitchingProtocols {
 		if x.req.Header["Upgrade"] == nil {
 			return nil, badAnswer("status 101 although no upgrade was asked for")
+		}
+		x.c.mu.Lock()
+		x.c.switched = true
+		x.c.mu.Unlock()
+		select { // ends the watch: whoever reads the socket sees its end
+		case x.c.ended <- struct{}{}:
+		default:
 		}
 		resp.Body = &socketBody{x: x}
 		return resp, nil

@@ -18,7 +18,8 @@ const maxShown = 4 << 10 // 4 KiB
 // that begins with them.
 const (
 	headroom   = maxHeader
-	smallBlock = 4 << 10  // 4 KiB: an idle direction has one
+	idleBlock  = 512      // an idle direction has one
+	smallBlock = 4 << 10  // 4 KiB
 	midBlock   = 16 << 10 // 16 KiB
 	bigBlock   = wholeFrame + maxHeader
 )
@@ -36,7 +37,7 @@ type piece struct {
 	mid        bool // ends inside a frame
 }
 
-var blocks = map[int]*sync.Pool{smallBlock: pool(smallBlock), midBlock: pool(midBlock), bigBlock: pool(bigBlock)}
+var blocks = map[int]*sync.Pool{idleBlock: pool(idleBlock), smallBlock: pool(smallBlock), midBlock: pool(midBlock), bigBlock: pool(bigBlock)}
 
 func pool(size int) *sync.Pool {
 	return &sync.Pool{New: func() any {
@@ -47,6 +48,8 @@ func pool(size int) *sync.Pool {
 // sizeFor is the size of the smallest block that holds n bytes.
 func sizeFor(n int) int {
 	switch {
+	case n <= idleBlock:
+		return idleBlock
 	case n <= smallBlock:
 		return smallBlock
 	case n <= midBlock:

@@ -374,11 +374,16 @@ func (p *pump) want() int {
 }
 
 // settle moves what is not parsed to the start of a block of the right size. At
-// rest that is the smallest, so that an idle direction holds little.
+// rest that is the smallest, so that an idle direction holds little; one that has
+// just filled more than that keeps a larger one, to read much at once.
 func (p *pump) settle(b *block) {
 	rest := b.buf[b.r:b.e]
 	next := b
-	if want := p.want(); sizeFor(want) != b.size() {
+	want := p.want()
+	if b.e-headroom >= idleBlock {
+		want = max(want, smallBlock)
+	}
+	if sizeFor(want) != b.size() {
 		next = getBlock(want)
 	}
 	next.r = headroom
