@@ -63,8 +63,9 @@ type sessions struct {
 	secret [32]byte
 	wg     sync.WaitGroup // those that have not ended
 
-	mu    sync.Mutex // guards byKey
+	mu    sync.Mutex // guards the following
 	byKey map[sessionKey]*session
+	over  bool // no more begin: endAll was called
 }
 
 func (n *sessions) init() error {
@@ -96,6 +97,10 @@ func (n *sessions) key(e *exchange, id string) (k sessionKey) {
 func (n *sessions) add(ss *session) *failure {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.over {
+		f := ours(http.StatusServiceUnavailable, "shutting_down", "proxy_internal_error", errAborted.Error(), false, OutcomeRefused, CauseDrain)
+		return &f
+	}
 	if _, used := n.byKey[ss.named.key]; used {
 		return &failure{status: http.StatusConflict, code: "stream_exists", proxy: "http_request_denied", outcome: OutcomeRefused, cause: "stream_exists",
 			message: "a stream of this name runs, or waits for its app: come back to it with " + positionHeader + ", or choose another name"}
@@ -153,6 +158,7 @@ func (n *sessions) absent() []StreamInfo {
 // endAll ends all named streams and waits for them.
 func (n *sessions) endAll(cause error) {
 	n.mu.Lock()
+	n.over = true
 	var all []*session
 	for _, ss := range n.byKey {
 		all = append(all, ss)

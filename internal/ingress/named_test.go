@@ -5,6 +5,7 @@ package ingress
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -446,5 +447,30 @@ func TestASpoolIsBoundedAndHonest(t *testing.T) {
 	<-p.gone
 	if rec := r.record(); rec.Outcome != OutcomeCutApp {
 		t.Errorf("%s %s", rec.Outcome, rec.Cause)
+	}
+}
+
+// TestNoStreamBeginsAfterTheEnd lets a request that waits for room be let in when all
+// named streams have been ended: it is refused, and nothing is asked.
+func TestNoStreamBeginsAfterTheEnd(t *testing.T) {
+	p := newProvider(t, -1)
+	var r *rig
+	var room atomic.Int32
+	r = newRigWith(t, p.addr(), Config{Admit: func(context.Context, *Upstream, bool) (func(), error) {
+		r.server.sessions.endAll(errAborted)
+		room.Add(1)
+		return func() { room.Add(-1) }, nil
+	}}, func(_ *Table, u *Upstream) {
+		u.Reattach = &Reattach{Wait: patience, Spool: bufferctl.SpoolConfig{Memory: 64 << 10, File: 64 << 10, Dir: t.TempDir()}}
+	})
+	app := r.named("late", "").answered()
+	if !strings.HasPrefix(app.head, "HTTP/1.1 503 ") || !strings.Contains(app.head, "X-Should-Retry: true") {
+		t.Errorf("head %q", app.head)
+	}
+	if rec := r.record(); rec.Cause != CauseDrain || rec.Outcome != OutcomeRefused {
+		t.Errorf("recorded as %s, %s", rec.Outcome, rec.Cause)
+	}
+	if p.asked.Load() != 0 || room.Load() != 0 {
+		t.Errorf("the provider was asked %d times, %d places are not given back", p.asked.Load(), room.Load())
 	}
 }

@@ -40,7 +40,7 @@ func newLabels() labels {
 		side:    newSet("app", "upstream", "spare"),
 		api:     newSet("openai_realtime", "openai_responses", "gemini_live"),
 		warning: newSet("clock", "announced", "go_away", "expired"),
-		resumed: newSet("resumed", "failed", "refused", "too_large", "app_gone"),
+		resumed: newSet("resumed", "failed", "refused", "too_large", "no_memory", "app_gone"),
 		decision: newSet("retried", "disabled", "forbidden", "exhausted", "budget", "not_replayable", "too_long", "deadline", "app_gone",
 			"hedged", "hedge_won", "hedge_lost"),
 		intercept: newSet("intercepted", "no_tls", "other_name", "other_protocol", "learned", "no_certificate", "untrusted", "failed"),

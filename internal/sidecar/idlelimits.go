@@ -65,6 +65,9 @@ func loadIdleLimits(dir string) (*idleLimits, error) {
 		return l, fmt.Errorf("%s is none of this version's: it will be written anew", l.path)
 	}
 	for origin, limit := range file.Idle {
+		if now := time.Now(); limit.Seen.After(now) { // the clock was wrong then, or is now: it ages from here
+			limit.Seen = now.UTC().Truncate(time.Second)
+		}
 		if d, err := time.ParseDuration(limit.Limit); err == nil && d > 0 && time.Since(limit.Seen) < idleLimitsAge && len(l.known) < idleLimitsMost {
 			l.known[origin] = limit
 		}
@@ -117,7 +120,9 @@ func writeWhole(path string, data []byte) error {
 		return err
 	}
 	defer os.Remove(f.Name()) // there only if something below failed
-	_, err = f.Write(data)
+	if _, err = f.Write(data); err == nil {
+		err = f.Sync() // else a machine that stops may leave an empty file under the name
+	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}

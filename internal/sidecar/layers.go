@@ -37,6 +37,7 @@ func (s *Sidecar) stack(u config.Upstream, way *transport.Transport, old *built)
 	if u.Resume {
 		l.first, err = resume.New(l.first, resume.Config{
 			BaseDelay: time.Duration(u.Retry.BaseDelay), MaxDelay: time.Duration(u.Retry.MaxDelay),
+			Take: s.memory.Take, Give: s.memory.Give,
 			OnResume: func(r resume.Result) { s.metrics.Resume(u.Name, string(r)) },
 		})
 	}

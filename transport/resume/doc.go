@@ -19,7 +19,7 @@
 //
 // It refuses to invent: where a stream cannot be continued, the break is passed on as
 // it came, with the half event before it. That is so inside of the first event, after
-// an event longer than [MaxEvent] (what follows passes as it comes), after an event
+// an event longer than [MaxEvent], or than the budget has room for (what follows passes as it comes), after an event
 // of an error, when the server does not know the response any more, and after
 // MaxAttempts in a row that brought no new event. After the terminal event a clean end
 // is the end; a break there is mended as any other, so that the end is the server's.

@@ -28,6 +28,7 @@ const (
 	Failed   Result = "failed"    // MaxAttempts brought nothing new
 	Refused  Result = "refused"   // the server does not continue it
 	TooLarge Result = "too_large" // an event was too long: breaks after it are passed on
+	NoMemory Result = "no_memory" // Take refused room for an event: breaks after it are passed on
 	AppGone  Result = "app_gone"
 )
 
@@ -37,8 +38,12 @@ type Config struct {
 	BaseDelay   time.Duration // the widest first wait; doubled for each attempt; 0 means 100 ms
 	MaxDelay    time.Duration // the longest wait; 0 means 5 s
 
-	OnResume func(Result)   // is told of every break that it tries to mend; nil = nobody. It must not block.
-	Rand     func() float64 // in [0, 1); nil means math/rand/v2
+	OnResume func(Result) // is told of every break that it tries to mend; nil = nobody. It must not block.
+	// Take asks the process's byte budget for n bytes of an event that is held, Give
+	// returns them. The first 4 KiB of each stream are not asked for. nil = no budget.
+	Take func(n int64) bool
+	Give func(n int64)
+	Rand func() float64 // in [0, 1); nil means math/rand/v2
 }
 
 // WithDefaults returns c with its zero fields set to their defaults.
@@ -48,6 +53,9 @@ func (c Config) WithDefaults() Config {
 	c.MaxDelay = cmp.Or(c.MaxDelay, 5*time.Second)
 	if c.OnResume == nil {
 		c.OnResume = func(Result) {}
+	}
+	if c.Take == nil || c.Give == nil {
+		c.Take, c.Give = func(int64) bool { return true }, func(int64) {}
 	}
 	if c.Rand == nil {
 		c.Rand = rand.Float64
@@ -59,6 +67,8 @@ func (c Config) WithDefaults() Config {
 func (c Config) Validate() error {
 	d := c.WithDefaults()
 	switch {
+	case (c.Take == nil) != (c.Give == nil):
+		return errors.New("resume: Take and Give belong together")
 	case d.MaxAttempts < 0 || d.MaxAttempts > 100:
 		return fmt.Errorf("resume: max_attempts is %d, want 1 to 100", c.MaxAttempts)
 	case d.BaseDelay < 0 || d.MaxDelay < 0:

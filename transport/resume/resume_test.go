@@ -501,3 +501,42 @@ func FuzzMembers(f *testing.F) {
 		}
 	})
 }
+
+// TestHeldEventsAreCharged has what is held of an event taken from the budget and given
+// back, and where there is no room the bytes pass as they come.
+func TestHeldEventsAreCharged(t *testing.T) {
+	events := record("\n", true, true)
+	events[3] = "data: {\"type\":\"x\",\"sequence_number\":3,\"b\":\"" + strings.Repeat("b", 200<<10) + "\"}\n\n"
+	all := strings.Join(events, "")
+	for _, room := range []int64{1 << 20, 100 << 10} {
+		var taken, most int64
+		r := &results{}
+		cfg := quick(r)
+		cfg.Take = func(n int64) bool {
+			if taken+n > room {
+				return false
+			}
+			taken += n
+			most = max(most, taken)
+			return true
+		}
+		cfg.Give = func(n int64) { taken -= n }
+		u := &upstream{events: events, cuts: []int{len(all) - 10}, end: errCut}
+		resp, err := newTransport(t, u, cfg).RoundTrip(post(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := readAll(resp.Body, 4096)
+		if room < 200<<10 {
+			if string(got) != all[:len(all)-10] || err != errCut || !slices.Equal(r.all, []resume.Result{resume.NoMemory}) {
+				t.Errorf("without room: got %d of %d bytes and %v, told %v", len(got), len(all)-10, err, r.all)
+			}
+		} else if string(got) != all || err != nil || most < 200<<10 {
+			t.Errorf("with room: got %d of %d bytes and %v, %d bytes charged, told %v", len(got), len(all), err, most, r.all)
+		}
+		_ = resp.Body.Close()
+		if taken != 0 {
+			t.Errorf("%d bytes are not given back", taken)
+		}
+	}
+}

@@ -38,6 +38,7 @@ type stream struct {
 	closed bool
 	ctx    context.Context    // of continuations; nil before the first
 	cancel context.CancelFunc // nil before the first
+	held   int64              // bytes that Take has given
 
 	// Owned by Read.
 	mode      mode
@@ -81,6 +82,7 @@ func (s *stream) pass(p []byte) (int, error) {
 		return n, nil
 	}
 	s.buf, s.off = nil, 0
+	s.hold()
 	if s.broke != nil {
 		return 0, s.broke
 	}
@@ -96,8 +98,9 @@ func (s *stream) look(p []byte) (int, error) {
 		s.buf = append(s.buf, p[from:n]...)
 		end := s.scan.next(s.buf)
 		if end == 0 {
-			if len(s.buf) > MaxEvent {
+			if len(s.buf) > MaxEvent || !s.hold() {
 				s.mode, s.buf = passing, nil
+				s.hold()
 			}
 			return n, err
 		}
@@ -136,7 +139,10 @@ func (s *stream) events(p []byte) (n int, err error, ok bool) {
 			s.mode = passing
 			s.t.cfg.OnResume(TooLarge)
 		case s.broke == nil:
-			s.fill()
+			if !s.fill() {
+				s.mode = passing
+				s.t.cfg.OnResume(NoMemory)
+			}
 		case s.broke == io.EOF && s.done:
 			s.mode = passing
 		default:
@@ -153,8 +159,25 @@ func (s *stream) events(p []byte) (n int, err error, ok bool) {
 	}
 }
 
-// fill reads some more of the present body.
-func (s *stream) fill() {
+// hold has the budget know how large the buffer is, and says whether it has room.
+func (s *stream) hold() bool {
+	want := int64(max(cap(s.buf)-readBytes, 0))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch more := want - s.held; {
+	case s.closed: // Close has given all back
+		return true
+	case more > 0 && !s.t.cfg.Take(more):
+		return false
+	case more < 0:
+		s.t.cfg.Give(-more)
+	}
+	s.held = want
+	return true
+}
+
+// fill reads some more of the present body, if there is room for it.
+func (s *stream) fill() bool {
 	if s.off > 0 { // all that was ready has passed
 		s.buf = s.buf[:copy(s.buf, s.buf[s.off:])]
 		s.off, s.ready = 0, 0
@@ -165,9 +188,13 @@ func (s *stream) fill() {
 	if cap(s.buf)-len(s.buf) < readBytes {
 		s.buf = slices.Grow(s.buf, readBytes)
 	}
+	if !s.hold() {
+		return false
+	}
 	room := min(cap(s.buf)-len(s.buf), MaxEvent+readBytes-len(s.buf)) // what is here is less than MaxEvent
 	n, err := s.body.Read(s.buf[len(s.buf) : len(s.buf)+room])
 	s.buf, s.broke = s.buf[:len(s.buf)+n], err
+	return true
 }
 
 // take looks for whole events, and says whether one may pass now.
@@ -348,6 +375,10 @@ func (s *stream) Close() error {
 	s.mu.Lock()
 	s.closed = true
 	body, cancel := s.body, s.cancel
+	if s.held > 0 {
+		s.t.cfg.Give(s.held)
+		s.held = 0
+	}
 	s.mu.Unlock()
 	if cancel != nil {
 		cancel()
