@@ -221,7 +221,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, kind dialect.Kind,
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	h["Cache-Control"] = []string{"no-store"}
 	h["Date"] = []string{time.Now().UTC().Format(http.TimeFormat)} // RFC 9110 §6.6.1: this answer's origin is us
-	h["X-Should-Retry"] = []string{strconv.FormatBool(!f.sent && (f.outcome == OutcomeUpstreamError || f.code == CauseOverloaded))}
+	h["X-Should-Retry"] = []string{strconv.FormatBool(!f.sent && (f.outcome == OutcomeUpstreamError || f.code == CauseOverloaded || f.cause == CauseDrain))}
 	if f.proxy != "" {
 		h["Proxy-Status"] = []string{"warmwire; error=" + f.proxy + "; details=" + strconv.QuoteToASCII(f.code)}
 	}

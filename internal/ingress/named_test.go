@@ -454,15 +454,16 @@ func TestASpoolIsBoundedAndHonest(t *testing.T) {
 // named streams have been ended: it is refused, and nothing is asked.
 func TestNoStreamBeginsAfterTheEnd(t *testing.T) {
 	p := newProvider(t, -1)
-	var r *rig
+	var server atomic.Pointer[Server]
 	var room atomic.Int32
-	r = newRigWith(t, p.addr(), Config{Admit: func(context.Context, *Upstream, bool) (func(), error) {
-		r.server.sessions.endAll(errAborted)
+	r := newRigWith(t, p.addr(), Config{Admit: func(context.Context, *Upstream, bool) (func(), error) {
+		server.Load().sessions.endAll(errAborted)
 		room.Add(1)
 		return func() { room.Add(-1) }, nil
 	}}, func(_ *Table, u *Upstream) {
 		u.Reattach = &Reattach{Wait: patience, Spool: bufferctl.SpoolConfig{Memory: 64 << 10, File: 64 << 10, Dir: t.TempDir()}}
 	})
+	server.Store(r.server)
 	app := r.named("late", "").answered()
 	if !strings.HasPrefix(app.head, "HTTP/1.1 503 ") || !strings.Contains(app.head, "X-Should-Retry: true") {
 		t.Errorf("head %q", app.head)
