@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -41,7 +42,8 @@ type Config struct {
 	StreamLimit int               // bytes that an answer may hold for a slow app; 0 = 1 MiB
 	Budget      *bufferctl.Budget // of all streams, may be shared; nil = no bound
 
-	Class     h2.Class // of its requests
+	Class     h2.Class                     // of its requests
+	ClassOf   func(*http.Request) h2.Class // of each; nil = Class
 	Pool      Pool
 	Heartbeat heartbeat.Config // at first, see SetHeartbeat: when a silent connection is probed and left
 

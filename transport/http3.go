@@ -271,10 +271,9 @@ func (o *origin) dialQUIC(ctx context.Context, addr netip.AddrPort, changed func
 	}}
 	cfg, session := o.tlsConfig(nil)
 	begun := time.Now()
-	class := h3.Class(o.t.cfg.Class)
 	c, err := o.t.cfg.HTTP3.Endpoint.Dial(ctx, addr, h3.Config{
 		TLS: cfg, Tokens: o.t.quicTokens, HandshakeTimeout: o.t.cfg.TLSHandshake, MaxStreams: o.t.cfg.Pool.MaxStreams,
-		Priority: true, Class: func(*http.Request) h3.Class { return class }, QlogDir: o.t.cfg.QlogDir,
+		Priority: true, QlogDir: o.t.cfg.QlogDir,
 		StreamWindow: min(streamStart, o.t.cfg.StreamLimit), MaxStreamWindow: o.t.cfg.StreamLimit, Budget: o.t.cfg.Budget,
 		OnChange: func() {
 			f.changed()

@@ -264,9 +264,6 @@ func (o *origin) opens(ctx context.Context) bool {
 	return true
 }
 
-// poolClass is the pool's word for a class.
-func poolClass(c h2.Class) pool.Class { return pool.Class(c) }
-
 // Keep keeps Config.Pool.Warm connections to the origin of u ready from now on,
 // until Retire.
 func (t *Transport) Keep(u *url.URL) error {

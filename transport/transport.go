@@ -15,6 +15,7 @@ import (
 
 	"github.com/warmwire/warmwire/transport/fault"
 	"github.com/warmwire/warmwire/transport/h2"
+	"github.com/warmwire/warmwire/transport/h3"
 	"github.com/warmwire/warmwire/transport/pool"
 )
 
@@ -32,7 +33,10 @@ const (
 // processed.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
-	x := &roundTrip{t: t, ctx: ctx, cancel: cancel}
+	x := &roundTrip{t: t, ctx: ctx, cancel: cancel, class: t.cfg.Class}
+	if t.cfg.ClassOf != nil {
+		x.class = t.cfg.ClassOf(req)
+	}
 	if req.Body != nil && req.Body != http.NoBody {
 		x.upload = &upload{src: req.Body, again: req.GetBody, progress: &progress{limit: t.cfg.RequestWrite, fail: x.stalled}}
 		defer x.upload.progress.stop()
@@ -84,6 +88,7 @@ type roundTrip struct {
 	t       *Transport
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
+	class   h2.Class
 	upload  *upload // nil: no body
 	interim atomic.Int32
 	wait    atomic.Pointer[time.Timer]
@@ -95,7 +100,7 @@ type roundTrip struct {
 // want says what kind of connection the request needs.
 func (x *roundTrip) want(req *http.Request) pool.Want {
 	return pool.Want{
-		Class: poolClass(x.t.cfg.Class),
+		Class: pool.Class(x.class),
 		H1:    req.Header["Upgrade"] != nil, // RFC 9110 §7.8
 		Bulk:  x.upload != nil && (req.ContentLength < 0 || req.ContentLength > bulkBytes),
 	}
@@ -113,7 +118,7 @@ func unprocessed(err error) bool {
 func (x *roundTrip) prepare(req *http.Request) (*http.Request, error) {
 	x.ended.Store(false)
 	ctx := httptrace.WithClientTrace(x.ctx, x.trace())
-	out := req.WithContext(h2.WithClass(ctx, x.t.cfg.Class))
+	out := req.WithContext(withClass(ctx, x.class))
 	if x.upload == nil {
 		out.Body = nil
 		return out, nil
@@ -124,6 +129,14 @@ func (x *roundTrip) prepare(req *http.Request) (*http.Request, error) {
 	}
 	out.Body = body
 	return out, nil
+}
+
+// withClass tells the connection, of whichever protocol it is, the request's class.
+func withClass(ctx context.Context, class h2.Class) context.Context {
+	if class == h2.Default { // they take that for a request of which nothing is said
+		return ctx
+	}
+	return h3.WithClass(h2.WithClass(ctx, class), h3.Class(class))
 }
 
 // trace returns the hooks by which this package follows an attempt; those of the

@@ -28,7 +28,7 @@ func (x *roundTrip) socketOverHTTP2(o *origin, req *http.Request) (resp *http.Re
 	}
 	out, in := io.Pipe()
 	ctx, cancel := context.WithCancel(x.ctx)
-	connect := req.WithContext(httptrace.WithClientTrace(ctx, x.tunnelTrace()))
+	connect := req.WithContext(withClass(httptrace.WithClientTrace(ctx, x.tunnelTrace()), x.class))
 	connect.Method, connect.Body, connect.ContentLength = http.MethodConnect, out, -1
 	connect.Header = maps.Clone(req.Header)
 	delete(connect.Header, "Sec-Websocket-Key")

@@ -32,6 +32,7 @@ func (p *parser) check(cfg *Config, origin func(upstream, key string) (int, stri
 		c.pool(u)
 		c.buffer(u)
 		c.retry(u)
+		c.unreachableRules(u)
 		c.protocols(u)
 		c.headers(u)
 		c.files(u)

@@ -19,6 +19,7 @@ const (
 	kInts     kind = "list of integers"
 	kMap      kind = "map of strings"
 	kShares   kind = "map of numbers"
+	kRules    kind = "list of rules"
 )
 
 // A key is one setting. This table is the only list of them: loading, the
@@ -99,7 +100,8 @@ var upstreamKeys = []key{
 	{path: "timeouts.first_token", kind: kDuration, def: "0s", doc: "Request to the first token of a stream."},
 	{path: "timeouts.idle", kind: kDuration, def: "15m", doc: "Silence inside an answer."},
 	{path: "timeouts.total", kind: kDuration, def: "0s", doc: "Request to the end of the answer. Cuts healthy streams: leave it at none unless you mean that."},
-	{path: "priority", kind: kText, def: "default", options: []string{"interactive", "default", "batch"}, doc: "How urgent its requests are: the order of uploads on a connection and of those that wait for one, and what the API is told (RFC 9218)."},
+	{path: "priority", kind: kText, def: "default", options: classNames, doc: "How urgent its requests are: the order of uploads on a connection and of those that wait for one, and what the API is told (RFC 9218). A request may say otherwise (Warmwire-Priority), its tenant or classes; see docs/priorities.md."},
+	{path: "classes", kind: kRules, def: "[]", options: classNames, doc: "Classes by path, such as [{path: /v1/batches*, class: batch}]: the first that fits counts. A * at a path's end stands for anything."},
 	{path: "pool.warm", kind: kInt, def: "1", zero: true, doc: "Connections kept ready: always for an upstream of this file, for an hour after the last request for a built-in one. 0 = none."},
 	{path: "pool.max_connections", kind: kInt, def: "8", doc: "HTTP/2 connections at once."},
 	{path: "pool.max_h1_connections", kind: kInt, def: "1000", doc: "HTTP/1.1 connections at once, WebSockets among them."},

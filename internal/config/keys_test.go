@@ -118,6 +118,7 @@ upstreams:
     timeouts: {connect: 2s, tls_handshake: 2s, request_write: 2s, response_header: 12m, first_token: 2s, idle: 2m, total: 2h}
     congestion_control: bbr
     priority: batch
+    classes: [{path: /v1/x*, class: interactive}]
     pool: {warm: 2, max_connections: 3, max_h1_connections: 4, max_streams: 5, idle_timeout: 6s, queue_timeout: 7s}
     buffer: {stream_limit: 64KiB, policy: spool, spool_limit: 34MiB, stall_timeout: 12s}
     heartbeat: {mode: fixed, min_interval: 6s, max_interval: 7s, timeout: 8s, sse_comments: 20s, search: false}
@@ -218,7 +219,7 @@ func sameAsShown(t *testing.T, cfg *Config) {
 func TestMessagesHoldNoSecret(t *testing.T) {
 	for _, file := range []string{
 		"listen: {via: '${KEY}'}\n", "drain: {wait: '${KEY}'}\n", "limits: {body: '${KEY}'}\n", "limits: {memory: '${KEY}'}\n", "log: {level: '${KEY}'}\n", "log: {access: {statuses: {4xx: '${KEY}'}}}\n",
-		"listen: {allow_uids: ['${KEY}']}\n", "defaults: {protocols: ['${KEY}']}\n", "parent_proxy: 'ftp://u:${KEY}@p'\n",
+		"listen: {allow_uids: ['${KEY}']}\n", "defaults: {protocols: ['${KEY}']}\n", "defaults: {classes: [{path: '${KEY}', class: '${KEY}'}]}\n", "defaults: {classes: [{path: /x, class: '${KEY}'}]}\n", "parent_proxy: 'ftp://u:${KEY}@p'\n",
 		"no_proxy: ['http://u:s3cret@p:1']\n", "forward: {deny: ['u:s3cret@p']}\n", "listen: {allow_hosts: ['u:s3cret@h']}\n",
 		"listen: {allow_origins: ['https://u:s3cret@a.test']}\n", "upstreams: {mine: {url: 'https://u:s3cret@a.test'}}\n",
 		"upstreams: {openai: {headers: {set: {X: \"${KEY}\\n\"}}}}\n", "listen: {token: [s3cret]}\n", "tls: {session_key: '${KEY}'}\n", "listen: {token: 's3cret\n",

@@ -98,6 +98,8 @@ type value struct {
 	text string            // scalars, after ${}
 	list []string          // lists
 	dict map[string]string // maps
+
+	rules []ClassRule
 }
 
 // Parse reads data; name stands for it in messages.
@@ -324,6 +326,9 @@ func (p *parser) scalar(n *yaml.Node, path string, k *key) {
 	v := value{line: n.Line}
 	raw := value{} // as in the file: what a variable holds may be a secret, and is not said
 	switch k.kind {
+	case kRules:
+		p.rules(n, path, k)
+		return
 	case kList, kInts:
 		if n.Kind != yaml.SequenceNode {
 			p.addf(n.Line, path, "needs a list: [a, b]")

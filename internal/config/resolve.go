@@ -129,7 +129,7 @@ func (p *parser) resolveUpstream(name string) (Upstream, bool) {
 	u := Upstream{
 		Name: name, Builtin: !slices.Contains(p.named, name), Protocols: val("protocols").list, Headers: val("headers.set").dict,
 		ErrorEvent: val("error_event").text == "true", Dialect: val("dialect").text, CongestionControl: val("congestion_control").text, QlogDir: val("qlog_dir").text,
-		Priority: val("priority").text,
+		Priority: val("priority").text, Classes: val("classes").rules,
 		Pool: Pool{number(val("pool.warm").text), number(val("pool.max_connections").text), number(val("pool.max_h1_connections").text),
 			number(val("pool.max_streams").text), duration(val("pool.idle_timeout").text), duration(val("pool.queue_timeout").text)},
 		Timeouts: p.timeouts(name), Buffer: p.buffer(name), Retry: p.retry(name),
@@ -247,6 +247,8 @@ func (p *parser) get(keys []key, path, full string) value {
 		if inner != "" {
 			v.list = strings.Split(inner, ", ")
 		}
+	case kRules:
+		v = value{rules: []ClassRule{}}
 	case kMap, kShares:
 		v = value{dict: map[string]string{}}
 	}

@@ -67,6 +67,7 @@ type Upstream struct {
 	Timeouts          Timeouts
 	ErrorEvent        bool
 	Priority          string // interactive, default or batch
+	Classes           []ClassRule
 	Pool              Pool
 	Buffer            Buffer
 	Retry             Retry

@@ -122,7 +122,7 @@ func (c *Config) Show() []byte {
 		}
 		ups[u.Name] = map[string]any{
 			"url": u.URL.String(), "dialect": u.Dialect, "congestion_control": u.CongestionControl, "qlog_dir": u.QlogDir, "protocols": u.Protocols, "headers": map[string]any{"set": headers},
-			"error_event": u.ErrorEvent, "priority": u.Priority, "pool": u.Pool.show(),
+			"error_event": u.ErrorEvent, "priority": u.Priority, "classes": showRules(u.Classes), "pool": u.Pool.show(),
 			"timeouts": u.Timeouts.show(), "buffer": u.Buffer.show(), "retry": u.Retry.show(), "resume": u.Resume, "reconnect": u.Reconnect, "websocket_http2": u.WebSocketHTTP2,
 			"heartbeat": map[string]any{"mode": u.Heartbeat.Mode, "min_interval": u.Heartbeat.MinInterval.String(), "max_interval": u.Heartbeat.MaxInterval.String(),
 				"timeout": u.Heartbeat.Timeout.String(), "sse_comments": u.Heartbeat.SSEComments.String(), "search": u.Heartbeat.Search},
@@ -247,6 +247,9 @@ func (k *key) schema() map[string]any {
 			shares[name] = map[string]any{"anyOf": []any{map[string]any{"type": "number", "minimum": 0, "maximum": 1}, variable}}
 		}
 		s = map[string]any{"type": "object", "additionalProperties": false, "properties": shares}
+	case kRules:
+		s = map[string]any{"type": "array", "items": map[string]any{"type": "object", "additionalProperties": false, "required": []string{"path", "class"},
+			"properties": map[string]any{"path": map[string]any{"type": "string", "pattern": `^/[^*?# ]*\*?$`}, "class": map[string]any{"enum": k.options}}}}
 	case kText:
 		if len(k.options) > 0 {
 			s = map[string]any{"enum": k.options}
@@ -261,7 +264,7 @@ func (k *key) schema() map[string]any {
 		s["default"] = k.def == "true"
 	case k.kind == kInt || k.kind == kNumber:
 		s["default"] = json.Number(k.def)
-	case k.def != "" && k.kind != kList && k.kind != kInts && k.kind != kMap && k.kind != kShares:
+	case k.def != "" && k.kind != kList && k.kind != kInts && k.kind != kMap && k.kind != kShares && k.kind != kRules:
 		s["default"] = k.def
 	}
 	return s

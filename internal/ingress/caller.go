@@ -8,7 +8,9 @@ import "context"
 // nobody in particular.
 type Caller struct {
 	Tenant string // its name in the configuration; "" = none
-	Class  string // interactive, default or batch; "" = the tenant has none
+	// Class is interactive, default or batch: that of the tenant on the way in, "" if it
+	// has none, and that of the request on the way out, where "" is default.
+	Class string
 	Weight int    // its share beside other tenants of the class; 0 = 1
 }
 

@@ -74,6 +74,9 @@ func (s *Server) serveRequest(t *Table, e *exchange) {
 	if ref == nil && isWebSocketUpgrade(e.r) {
 		rt.mode, ref = ModeWebSocket, checkHandshake(e.r)
 	}
+	if ref == nil {
+		ref = checkPriority(e.r, rt.mode)
+	}
 	e.rt, e.rec.Mode = rt, rt.mode
 	if rt.upstream != nil {
 		e.rec.Upstream = rt.upstream.Name

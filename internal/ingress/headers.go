@@ -72,6 +72,7 @@ func (s *Server) requestHeader(t *Table, r *http.Request, rt route) http.Header 
 	delete(h, loopMarker)
 	delete(h, streamHeader)
 	delete(h, positionHeader)
+	delete(h, priorityHeader)
 	if trailers { // RFC 9110 §10.1.4: the rest of TE is this hop's
 		h["Te"] = []string{"trailers"}
 	}

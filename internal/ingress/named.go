@@ -244,7 +244,7 @@ func (e *exchange) name(id string) {
 		return
 	}
 	u := e.rt.upstream
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(e.r.Context()))
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(e.called()))
 	e.ctx, e.stop = ctx, cancel
 	out, f := e.outgoing()
 	if f != nil {

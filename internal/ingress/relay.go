@@ -58,7 +58,7 @@ func (e *exchange) relay() {
 		e.name(id)
 		return
 	}
-	ctx, cancel := context.WithCancelCause(e.r.Context())
+	ctx, cancel := context.WithCancelCause(e.called())
 	e.ctx, e.stop = ctx, cancel
 	defer cancel(nil)
 	defer e.s.running.add(e)()

@@ -48,7 +48,8 @@ type Upstream struct {
 	Heartbeats func(socket io.ReadWriteCloser) *Heartbeats
 	Reattach   *Reattach     // apps may name streams and come back to them; nil = not
 	ReadAhead  int           // bytes of a WebSocket's side that are held for the other; 0 = 1 MiB
-	Priority   string        // for [Config.Admit]
+	Priority   string        // the class of requests of which nothing else says it; "" = default
+	Classes    []PathClass   // the first that fits counts
 	Comments   time.Duration // a silent event stream gets a comment so often; 0 = none
 	ErrorEvent bool          // a cut event stream gets an error event of the dialect first
 

@@ -21,7 +21,6 @@ import (
 
 	"golang.org/x/net/http/httpproxy"
 
-	"github.com/warmwire/warmwire/bufferctl"
 	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/internal/dialect"
 	"github.com/warmwire/warmwire/internal/ingress"
@@ -38,16 +37,6 @@ type built struct {
 	transport *transport.Transport
 	cert      *trust.ClientCert // nil = none
 	layers    layers
-}
-
-// classes are what the three priorities are called by those who know them.
-var classes = map[string]struct {
-	way    h2.Class
-	buffer bufferctl.Class
-}{
-	"interactive": {h2.Interactive, bufferctl.Interactive},
-	"default":     {h2.Default, bufferctl.Default},
-	"batch":       {h2.Batch, bufferctl.Batch},
 }
 
 // forwardName stands for the way to hosts that are no upstream.
@@ -86,7 +75,7 @@ func (s *Sidecar) buildTable(cfg *config.Config, old map[string]*built) (*ingres
 		t.Upstreams = append(t.Upstreams, &ingress.Upstream{
 			Name: u.Name, URL: u.URL, Dialect: dialect.Kind(u.Dialect), Transport: b.layers.first, SetHeaders: set,
 			FirstToken: time.Duration(u.Timeouts.FirstToken), Idle: time.Duration(u.Timeouts.Idle), Total: time.Duration(u.Timeouts.Total),
-			Stall: time.Duration(u.Buffer.StallTimeout), Priority: u.Priority, ErrorEvent: u.ErrorEvent,
+			Stall: time.Duration(u.Buffer.StallTimeout), Priority: u.Priority, Classes: pathClasses(u), ErrorEvent: u.ErrorEvent,
 			Heartbeats: s.heartbeats(u, b.transport, pick.direct(authority(u.URL))), ReadAhead: int(u.Buffer.StreamLimit), Comments: time.Duration(u.Heartbeat.SSEComments), Spool: s.spool(cfg, u), Reattach: s.reattach(cfg, u),
 		})
 	}
@@ -108,7 +97,7 @@ func (s *Sidecar) buildForward(cfg *config.Config, t *ingress.Table, ups map[str
 			return err
 		}
 		tr, err := transport.New(dialer, transport.Config{
-			Trust: trusted, Sessions: s.sessions, StreamLimit: int(cfg.DefaultBuffer.StreamLimit), Budget: s.memory,
+			ClassOf: classOf, Trust: trusted, Sessions: s.sessions, StreamLimit: int(cfg.DefaultBuffer.StreamLimit), Budget: s.memory,
 			OnHandshake:  func(h transport.Handshake) { s.metrics.Handshake("", h.How, h.Took) },
 			TLSHandshake: time.Duration(limits.TLSHandshake), RequestWrite: time.Duration(limits.RequestWrite),
 			ResponseHeader: time.Duration(limits.ResponseHeader),
@@ -136,7 +125,7 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 	}
 	limits := u.Timeouts
 	limits.FirstToken, limits.Idle, limits.Total = 0, 0, 0 // not the transport's
-	made := fmt.Sprintf("%s %v %v %+v %v %s %+v %+v %v %q %q %q", u.URL, u.Builtin, u.Protocols, u.Pool, u.Buffer.StreamLimit, u.Priority, limits, u.TLS, u.WebSocketHTTP2, u.CongestionControl+" "+u.QlogDir, cfg.ParentProxy, cfg.NoProxy)
+	made := fmt.Sprintf("%s %v %v %+v %v %+v %+v %v %q %q %q", u.URL, u.Builtin, u.Protocols, u.Pool, u.Buffer.StreamLimit, limits, u.TLS, u.WebSocketHTTP2, u.CongestionControl+" "+u.QlogDir, cfg.ParentProxy, cfg.NoProxy)
 	for _, f := range files {
 		made += fmt.Sprintf(" %x", sha256.Sum256(f))
 	}
@@ -146,7 +135,7 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 	tc := transport.Config{
 		Protocols: u.Protocols, TLSHandshake: time.Duration(limits.TLSHandshake), RequestWrite: time.Duration(limits.RequestWrite),
 		ResponseHeader: time.Duration(limits.ResponseHeader),
-		Class:          classes[u.Priority].way, StreamLimit: int(u.Buffer.StreamLimit), Budget: s.memory,
+		Class:          h2.Default, ClassOf: classOf, StreamLimit: int(u.Buffer.StreamLimit), Budget: s.memory,
 		Pool: transport.Pool{
 			Warm: u.Pool.Warm, MaxConnections: u.Pool.MaxConnections, MaxH1Connections: u.Pool.MaxH1Connections,
 			MaxStreams: u.Pool.MaxStreams, IdleTimeout: time.Duration(u.Pool.IdleTimeout), QueueTimeout: time.Duration(u.Pool.QueueTimeout),

@@ -84,17 +84,13 @@ func (s *Sidecar) spoolOf(cfg *config.Config, u config.Upstream, limit int64) bu
 	return bufferctl.SpoolConfig{Memory: memory, File: limit - memory, Dir: cfg.SpoolDir, Budget: s.memory}
 }
 
-// admit makes room for a request of u.
-func (s *Sidecar) admit(ctx context.Context, u *ingress.Upstream, webSocket bool) (func(), error) {
+// admit makes room for a request.
+func (s *Sidecar) admit(ctx context.Context, _ *ingress.Upstream, webSocket bool) (func(), error) {
 	room := int64(streamRoom)
 	if webSocket {
 		room = socketRoom
 	}
-	class := bufferctl.Default
-	if u != nil {
-		class = classes[u.Priority].buffer
-	}
-	if err := s.memory.Admit(ctx, class, room); err != nil {
+	if err := s.memory.Admit(ctx, roomClass(ctx), room); err != nil {
 		var full *bufferctl.OverloadError
 		if errors.As(err, &full) {
 			return nil, laterError{full}
