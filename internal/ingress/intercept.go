@@ -10,9 +10,10 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/warmwire/warmwire/internal/ingress/http1"
 	"github.com/warmwire/warmwire/internal/intercept"
 )
 
@@ -28,16 +29,18 @@ type Intercept struct {
 // An InterceptResult is what became of one tunnel to a listed host.
 type InterceptResult string
 
-// The results. They are also metric labels. All but the first, untrusted and failed
-// are blind tunnels.
+// The results. They are also metric labels. All but the first two, untrusted,
+// left and failed are blind tunnels.
 const (
 	Intercepted      InterceptResult = "intercepted"
-	InterceptNoTLS   InterceptResult = "no_tls"         // the app sends no ClientHello, or nothing
+	InterceptPlain   InterceptResult = "plain"          // the app sends requests in clear, which are served
+	InterceptNoTLS   InterceptResult = "no_tls"         // the app sends neither, or nothing
 	InterceptName    InterceptResult = "other_name"     // its ClientHello names another host
-	InterceptALPN    InterceptResult = "other_protocol" // it offers no HTTP
+	InterceptALPN    InterceptResult = "other_protocol" // it offers no HTTP, or wants TLS of an upstream without
 	InterceptLearned InterceptResult = "learned"        // clients did not accept our certificate lately
 	InterceptNoCert  InterceptResult = "no_certificate" // none can be made
 	Untrusted        InterceptResult = "untrusted"      // the app did not accept our certificate
+	InterceptLeft    InterceptResult = "left"           // the app ended its handshake and did not say why
 	InterceptFailed  InterceptResult = "failed"         // its handshake failed otherwise
 )
 
@@ -50,25 +53,31 @@ const (
 // An interceptor holds what the tunnels to one host share. It never changes but for
 // its exceptions.
 type interceptor struct {
-	hosts      map[string]*tls.Config // one for each: a session ticket of one host is none of another's
+	hosts      map[string]*listedHost
 	cfg        Intercept
 	exceptions intercept.Exceptions
+}
+
+// A listedHost is one whose tunnels may be ended here.
+type listedHost struct {
+	tls   *tls.Config // its own: a session ticket of one host is none of another's
+	asked atomic.Bool // there was a request inside, or it was said that the first tunnel ended without
 }
 
 func (i *interceptor) init(cfg Intercept) {
 	if i.cfg = cfg; i.cfg.Peek == 0 {
 		i.cfg.Peek = defaultPeek
 	}
-	i.hosts = make(map[string]*tls.Config, len(cfg.Hosts))
+	i.hosts = make(map[string]*listedHost, len(cfg.Hosts))
 	for _, host := range cfg.Hosts {
-		i.hosts[host] = &tls.Config{
+		i.hosts[host] = &listedHost{tls: &tls.Config{
 			MinVersion: tls.VersionTLS12,
 			// Of TLS 1.2 only what HTTP/2 allows (RFC 9113 §9.2.2).
 			CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
 				tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256},
 			NextProtos:     []string{"h2", "http/1.1"},
 			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cfg.Certificate(host) },
-		}
+		}}
 	}
 }
 
@@ -91,9 +100,6 @@ func (e *exchange) intercepted(authority string) string {
 	host := strings.TrimSuffix(strings.ToLower(hostname(authority)), ".")
 	if i.hosts[host] == nil {
 		return ""
-	}
-	if u := e.t.byAddr[hostPort(authority, "https")]; u != nil && u.URL.Scheme != "https" {
-		return "" // what the app encrypts does not go on in clear
 	}
 	if i.exceptions.Blind(host, time.Now()) {
 		e.s.interceptResult(InterceptLearned)
@@ -120,14 +126,14 @@ func (s *Server) interceptTrouble(host string, err error) {
 }
 
 // intercept answers CONNECT before anything is dialled, looks at what the app sends,
-// and ends its TLS here or leaves the tunnel alone. leave is called when the tunnel as
-// such is over.
+// and ends its TLS here, serves what it asks in clear, or leaves the tunnel alone. leave
+// is called when the tunnel as such is over.
 func (e *exchange) intercept(authority, host string, leave func()) {
 	ctx, cancel := context.WithCancelCause(e.r.Context())
 	e.ctx, e.stop = ctx, cancel
 	defer cancel(nil)
-	done := e.s.running.add(e)
-	defer func() { done() }()
+	done := sync.OnceFunc(e.s.running.add(e))
+	defer done()
 	conn, rw, err := e.rc.Hijack()
 	if err != nil {
 		panic(http.ErrAbortHandler)
@@ -152,25 +158,41 @@ func (e *exchange) intercept(authority, host string, leave func()) {
 		}
 		return
 	}
-	if result != Intercepted {
+	if u := e.t.byAddr[hostPort(authority, "https")]; result == Intercepted && u != nil && u.URL.Scheme != "https" {
+		result = InterceptALPN // what the app encrypts does not go on in clear
+	}
+	switch result {
+	case Intercepted:
+		below := &handshakeConn{Conn: &replayConn{conn, first}}
+		inner := tls.Server(below, e.s.intercept.hosts[host].tls)
+		if err := e.handshake(inner, &below.alert, host); err != nil {
+			e.rec.Outcome, e.rec.Cause = OutcomeCutApp, CauseAppLeft
+			if ctx.Err() != nil {
+				e.rec.Outcome, e.rec.Cause = cutCause(ctx, ctx.Err())
+			}
+			return
+		}
+		e.serve(inner, authority, "https", result, func() { done(); leave() })
+		if !e.s.intercept.hosts[host].asked.Swap(true) {
+			e.s.interceptTrouble(host, errMute)
+		}
+	case InterceptPlain:
+		e.serve(&replayConn{conn, first}, authority, "http", result, func() { done(); leave() })
+	default:
 		e.s.interceptResult(result)
 		e.blind(authority, host, conn, first)
-		return
 	}
-	inner := tls.Server(&replayConn{conn, first}, e.s.intercept.hosts[host])
-	if err := e.handshake(inner, host); err != nil {
-		e.rec.Outcome, e.rec.Cause = OutcomeCutApp, CauseAppLeft
-		if ctx.Err() != nil {
-			e.rec.Outcome, e.rec.Cause = cutCause(ctx, ctx.Err())
-		}
-		return
-	}
-	e.s.interceptResult(Intercepted)
-	e.ended = true // from here on the requests inside count
-	done()
-	done = func() {}
+}
+
+// serve serves the requests inside a tunnel, which from now on count instead of it.
+func (e *exchange) serve(c net.Conn, authority, scheme string, result InterceptResult, leave func()) {
+	e.s.interceptResult(result)
+	e.ended = true
 	leave()
-	e.s.serveInside(inner, &inside{authority: hostPort(authority, "https"), host: authority, connect: proofs(e.r.Header)})
+	host := strings.TrimSuffix(strings.ToLower(hostname(authority)), ".")
+	e.s.serveInside(c, &inside{
+		authority: hostPort(authority, scheme), host: authority, scheme: scheme, connect: proofs(e.r.Header), asked: &e.s.intercept.hosts[host].asked,
+	})
 }
 
 // look reads until it is clear what the app says first. What it has read is first.
@@ -180,6 +202,8 @@ func (i *interceptor) look(c net.Conn, first []byte, host string) ([]byte, Inter
 	for {
 		hello, v := intercept.Look(first)
 		switch v {
+		case intercept.HTTP:
+			return first, InterceptPlain, c.SetReadDeadline(time.Time{})
 		case intercept.Other:
 			return first, InterceptNoTLS, c.SetReadDeadline(time.Time{})
 		case intercept.Client:
@@ -236,15 +260,22 @@ func (e *exchange) blind(authority, host string, conn net.Conn, first []byte) {
 }
 
 // handshake makes the app's handshake, and closes c if it fails.
-func (e *exchange) handshake(c *tls.Conn, host string) error {
+func (e *exchange) handshake(c *tls.Conn, alert *intercept.Alert, host string) error {
 	ctx, cancel := context.WithTimeout(e.ctx, handshakeLimit)
 	defer cancel()
 	err := c.HandshakeContext(ctx)
 	if err == nil {
+		alert.Stop()
 		return nil
 	}
 	_ = c.Close()
-	if ctx.Err() != nil || !distrusts(err) {
+	switch {
+	case ctx.Err() == nil && distrusts(err, alert):
+	case ctx.Err() == nil && errors.Is(err, io.EOF):
+		e.s.interceptResult(InterceptLeft)
+		e.s.interceptTrouble(host, errLeft)
+		return err
+	default:
 		e.s.interceptResult(InterceptFailed)
 		return err
 	}
@@ -256,129 +287,32 @@ func (e *exchange) handshake(c *tls.Conn, host string) error {
 	return err
 }
 
-// Alerts that say that a certificate is not accepted (RFC 8446 §6.2).
-var trustAlerts = [...]tls.AlertError{
-	42, // bad_certificate
-	43, // unsupported_certificate
-	46, // certificate_unknown
-	48, // unknown_ca
-}
+// What may or may not be distrust, so that it is told and changes nothing: an app that
+// leaves may just have been stopped.
+var (
+	errLeft = errors.New("the app ended its handshake without saying why: it may not trust Warmwire's certificate (Node.js does not say so: " +
+		"see warmwire ca path), or accept one certificate only (list the host in intercept.blind)")
+	errMute = errors.New("the app ended its first connection right after the handshake, without a request: if it accepts one certificate " +
+		"only, list the host in intercept.blind")
+)
 
-// distrusts says whether the app ended its handshake because of our certificate: by an
-// alert, or by an end in good order right after it had seen it. A reset or a silence
-// may come from anywhere.
-func distrusts(err error) bool {
-	if errors.Is(err, io.EOF) {
-		return true
+// distrusts says whether the app ended its handshake because of our certificate, which
+// only an alert says. An end, a reset or a silence may come from anywhere.
+func distrusts(err error, inClear *intercept.Alert) bool {
+	if code, ok := inClear.Code(); ok {
+		return intercept.Distrust(code)
 	}
 	var oe *net.OpError
 	if !errors.As(err, &oe) || oe.Op != "remote error" {
 		return false
 	}
-	for _, a := range trustAlerts {
-		if oe.Err.Error() == a.Error() { // crypto/tls keeps its own type to itself
+	for code := range uint8(255) {
+		if intercept.Distrust(code) && oe.Err.Error() == tls.AlertError(code).Error() { // crypto/tls keeps its own type to itself
 			return true
 		}
 	}
 	return false
 }
-
-// serveInside serves the requests inside a tunnel as those of any other connection.
-func (s *Server) serveInside(c *tls.Conn, in *inside) {
-	ctx := withInside(http1.WithConn(s.life, c), in)
-	if c.ConnectionState().NegotiatedProtocol == "h2" {
-		s.serveHTTP2(ctx, c)
-		return
-	}
-	s.h1.ServeConn(ctx, c)
-}
-
-// An inside is the tunnel that a request came in.
-type inside struct {
-	authority string      // as hostPort gives it
-	host      string      // as the app wrote it
-	connect   http.Header // what its CONNECT proved
-}
-
-// proof is nil-safe.
-func (in *inside) proof() http.Header {
-	if in == nil {
-		return nil
-	}
-	return in.connect
-}
-
-// proofs are the fields by which a CONNECT shows that it may.
-func proofs(h http.Header) http.Header {
-	out := make(http.Header)
-	for _, name := range [...]string{tokenHeader, "Proxy-Authorization"} {
-		if v, ok := h[name]; ok {
-			out[name] = v
-		}
-	}
-	return out
-}
-
-type insideKey struct{}
-
-func withInside(ctx context.Context, in *inside) context.Context {
-	if in == nil {
-		return ctx
-	}
-	return context.WithValue(ctx, insideKey{}, in)
-}
-
-func insideOf(ctx context.Context) *inside {
-	in, _ := ctx.Value(insideKey{}).(*inside)
-	return in
-}
-
-// routeAny routes a request inside a tunnel or outside.
-func (t *Table) routeAny(r *http.Request, in *inside) (route, *refusal) {
-	if in == nil {
-		return t.route(r)
-	}
-	return t.routeInside(r, in)
-}
-
-// routeInside takes a request for what the tunnel leads to, in origin form or absolute
-// form (RFC 9112 §3.2.2). It may be for no other host: its certificate says for whom
-// the app takes us (RFC 9110 §7.4).
-func (t *Table) routeInside(r *http.Request, in *inside) (route, *refusal) {
-	raw, authority := r.RequestURI, r.Host
-	if i := strings.Index(raw, "://"); i > 0 && raw[0] != '/' {
-		scheme, rest := strings.ToLower(raw[:i]), raw[i+3:]
-		authority, raw = rest, ""
-		if j := strings.IndexAny(rest, "/?"); j >= 0 {
-			authority, raw = rest[:j], rest[j:]
-		}
-		if scheme != "https" && scheme != "wss" {
-			authority = "\x00" // none of ours
-		}
-	} else if r.Method == http.MethodConnect || !strings.HasPrefix(raw, "/") && raw != "*" {
-		return route{}, &refusal{http.StatusBadRequest, "bad_request_target",
-			"inside a tunnel the request target is a path", ModeIntercept}
-	}
-	if authority != "" && hostPort(authority, "https") != in.authority {
-		return route{}, &refusal{http.StatusMisdirectedRequest, "unknown_host",
-			"this request is for another host than the tunnel it came in", ModeIntercept}
-	}
-	if u := t.byAddr[in.authority]; u != nil && u.URL.Scheme == "https" {
-		return u.routeTarget(ModeIntercept, raw), nil
-	}
-	if ref := t.Forward.check(in.host, ModeIntercept); ref != nil {
-		return route{}, ref
-	}
-	if !strings.HasPrefix(raw, "/") && raw != "*" {
-		raw = "/" + raw
-	}
-	path, _, _ := strings.Cut(raw, "?")
-	return route{mode: ModeIntercept, scheme: "https", host: in.sent(), target: raw, path: path}, nil
-}
-
-// sent is the authority for the next hop's Host field: without the port that https has
-// anyway (RFC 9110 §4.2.3).
-func (in *inside) sent() string { return strings.TrimSuffix(in.host, ":443") }
 
 // A replayConn gives bytes again that were read to find out what they are.
 type replayConn struct {
@@ -399,3 +333,18 @@ func (c *replayConn) Read(p []byte) (int, error) {
 
 // NetConn returns the connection below.
 func (c *replayConn) NetConn() net.Conn { return c.Conn }
+
+// A handshakeConn watches for an alert in clear, of which crypto/tls makes a bad record.
+type handshakeConn struct {
+	net.Conn
+	alert intercept.Alert
+}
+
+func (c *handshakeConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.alert.Watch(p[:n])
+	return n, err
+}
+
+// NetConn returns the connection below.
+func (c *handshakeConn) NetConn() net.Conn { return c.Conn }

@@ -14,12 +14,14 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gorilla/websocket"
 
+	"github.com/warmwire/warmwire/internal/intercept/ca"
 	"github.com/warmwire/warmwire/internal/testenv"
 )
 
@@ -193,14 +195,16 @@ func TestClientsThatDoNotTrustAreLeftAlone(t *testing.T) {
 	}
 }
 
-// TestWhatCountsAsDistrust breaks handshakes in other ways: only an end in good order
-// right after our certificate speaks against it.
-func TestWhatCountsAsDistrust(t *testing.T) {
-	for name, want := range map[string]InterceptResult{"close": Untrusted, "reset": InterceptFailed, "nonsense": InterceptFailed} {
+// TestWhatIsNoDistrust breaks handshakes right after our certificate without an alert
+// that speaks of it: an app may just have been stopped, or its machine gone to sleep.
+func TestWhatIsNoDistrust(t *testing.T) {
+	for name, want := range map[string]InterceptResult{
+		"close": InterceptLeft, "reset": InterceptFailed, "nonsense": InterceptFailed, "another alert": InterceptFailed, "canceled": InterceptFailed,
+	} {
 		t.Run(name, func(t *testing.T) {
 			r := newTLSRig(t, nil)
 			hello := firstFlight(t, &tls.Config{ServerName: host})
-			for range 3 {
+			for range refusalsThatCount + 1 {
 				app := connect(r.rig, host+":443")
 				app.sendExact(hello)
 				if _, err := app.in.ReadByte(); err != nil { // our certificate is on its way
@@ -212,16 +216,128 @@ func TestWhatCountsAsDistrust(t *testing.T) {
 				case "nonsense":
 					app.sendExact("\x16\x03\x03\x00\x01x")
 					_, _ = app.rest()
+				case "another alert":
+					app.sendExact("\x15\x03\x03\x00\x02\x02\x28") // handshake_failure
+					_, _ = app.rest()
+				case "canceled":
+					app.sendExact("\x15\x03\x03\x00\x02\x01\x5a") // user_canceled
+					_, _ = app.rest()
 				default:
 					_, _ = io.CopyN(io.Discard, app.in, int64(app.in.Buffered())) // unread, it would be a reset
 				}
 				_ = app.Close()
 				r.result(want)
 			}
-			if got, should := len(r.server.Exceptions()), map[InterceptResult]int{Untrusted: 1}[want]; got != should {
-				t.Errorf("%d hosts are left alone, want %d", got, should)
+			if list := r.server.Exceptions(); len(list) != 0 {
+				t.Errorf("left alone: %v", list)
+			}
+			if name == "close" {
+				if err := <-r.trouble; !strings.Contains(err.Error(), "intercept.blind") {
+					t.Errorf("said %v", err)
+				}
 			}
 		})
+	}
+}
+
+// refusalsThatCount is how many make a host be left alone.
+const refusalsThatCount = 3
+
+// TestAlertsThatAreDistrust sends each of those that speak of a certificate.
+func TestAlertsThatAreDistrust(t *testing.T) {
+	for name, alert := range map[string]byte{"bad_certificate": 42, "unsupported_certificate": 43, "certificate_unknown": 46, "unknown_ca": 48} {
+		t.Run(name, func(t *testing.T) {
+			r := newTLSRig(t, nil)
+			hello := firstFlight(t, &tls.Config{ServerName: host})
+			for range refusalsThatCount {
+				if list := r.server.Exceptions(); len(list) != 0 {
+					t.Errorf("left alone too early: %v", list)
+				}
+				app := connect(r.rig, host+":443")
+				app.sendExact(hello)
+				if _, err := app.in.ReadByte(); err != nil {
+					t.Fatal(err)
+				}
+				app.sendExact("\x15\x03\x03\x00\x02\x02" + string(rune(alert)))
+				_, _ = app.rest()
+				_ = app.Close()
+				r.result(Untrusted)
+			}
+			if list := r.server.Exceptions(); len(list) != 1 || list[0].Host != host {
+				t.Errorf("left alone: %v", list)
+			}
+		})
+	}
+}
+
+// TestDistrustOfCurl is what a real client does with a certificate that it cannot check.
+func TestDistrustOfCurl(t *testing.T) {
+	curl := testenv.Need(t, "curl")
+	r := newTLSRig(t, nil)
+	theirs := filepath.Join(t.TempDir(), "theirs.pem")
+	if err := ca.WritePublic(theirs, ca.PEM(r.site.Certificate())); err != nil {
+		t.Fatal(err)
+	}
+	call := func() error {
+		return exec.CommandContext(t.Context(), curl, "-sS", "-o", "/dev/null", "-x", "http://"+r.addr, "--cacert", theirs, "https://"+host+"/").Run()
+	}
+	for range refusalsThatCount {
+		if err := call(); err == nil {
+			t.Fatal("curl has accepted our certificate")
+		}
+		r.result(Untrusted)
+	}
+	if err := call(); err != nil {
+		t.Errorf("the host is not left alone: %v", err)
+	}
+	r.result(InterceptLearned)
+}
+
+// TestNodeThatDoesNotTrustUs ends its connection without an alert: that is told, and
+// nothing else changes.
+func TestNodeThatDoesNotTrustUs(t *testing.T) {
+	node := testenv.Need(t, "node")
+	r := newTLSRig(t, nil)
+	script := strings.Replace(nodeClient, "ca: fs.readFileSync(ca),", "", 1)
+	for range refusalsThatCount + 1 {
+		if out, err := exec.CommandContext(t.Context(), node, "-e", script, "--", r.addr, host, r.ca).CombinedOutput(); err == nil {
+			t.Fatalf("node has accepted our certificate: %s", out)
+		}
+		r.result(InterceptLeft)
+		if err := <-r.trouble; !strings.Contains(err.Error(), "warmwire ca path") {
+			t.Errorf("said %v", err)
+		}
+	}
+	if list := r.server.Exceptions(); len(list) != 0 {
+		t.Errorf("left alone: %v", list)
+	}
+}
+
+// TestAppThatLeavesAfterTheHandshake is what clients do that compare certificates only
+// then: the first time it is told, unless there was a request before.
+func TestAppThatLeavesAfterTheHandshake(t *testing.T) {
+	for _, asks := range []bool{false, true} {
+		r := newTLSRig(t, nil)
+		if asks {
+			r.fetch(r.through(r.roots, true), http.MethodGet, "https://"+host+"/", "")
+			r.result(Intercepted)
+		}
+		for range refusalsThatCount {
+			c, err := r.open(host+":443", &tls.Config{ServerName: host, RootCAs: r.roots})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = c.Close()
+			r.result(Intercepted)
+		}
+		if !asks {
+			if err := <-r.trouble; !strings.Contains(err.Error(), "intercept.blind") {
+				t.Errorf("said %v", err)
+			}
+		}
+		if list := r.server.Exceptions(); len(list) != 0 || len(r.trouble) != 0 {
+			t.Errorf("left alone: %v; %d more troubles", list, len(r.trouble))
+		}
 	}
 }
 
@@ -391,4 +507,5 @@ func TestTLSIsNotEndedForAPlainUpstream(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = c.Close()
+	r.result(InterceptALPN)
 }

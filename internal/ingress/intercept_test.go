@@ -232,7 +232,7 @@ func TestBlindTunnelPassesTheFirstBytes(t *testing.T) {
 		name, first string
 		want        InterceptResult
 	}{
-		{"plain HTTP", "GET / HTTP/1.1\r\nHost: example.com\r\n\r\n", InterceptNoTLS},
+		{"no HTTP in clear", "BREW / HTTP/1.1\r\nHost: example.com\r\n\r\n", InterceptNoTLS},
 		{"one byte", "x", InterceptNoTLS},
 		{"no handshake", "\x17\x03\x03\x00\x01x", InterceptNoTLS},
 		{"a ClientHello for another host", otherName, InterceptName},

@@ -15,6 +15,7 @@ type Verdict int
 const (
 	More   Verdict = iota // they may become a ClientHello
 	Client                // a whole ClientHello, and perhaps more
+	HTTP                  // a request in clear
 	Other                 // anything else
 )
 
@@ -38,6 +39,9 @@ const (
 
 // Look reads b, the first bytes that a client sent. It may be asked again with more.
 func Look(b []byte) (Hello, Verdict) {
+	if len(b) > 0 && b[0] != typeHandshake {
+		return Hello{}, inClear(b)
+	}
 	message, v := handshake(b)
 	if v != Client {
 		return Hello{}, v
@@ -47,6 +51,26 @@ func Look(b []byte) (Hello, Verdict) {
 		return Hello{}, Other
 	}
 	return h, Client
+}
+
+// requests are how a request in clear begins: an origin-form or absolute-form target
+// (RFC 9112 §3.2), or HTTP/2's preface (RFC 9113 §3.4).
+var requests = [...]string{
+	"GET /", "HEAD /", "POST /", "PUT /", "PATCH /", "DELETE /", "OPTIONS /", "OPTIONS *",
+	"GET http", "HEAD http", "POST http", "PUT http", "PATCH http", "DELETE http", "OPTIONS http", "PRI * HTTP/2.0\r\n",
+}
+
+func inClear(b []byte) Verdict {
+	v := Other
+	for _, begin := range requests {
+		switch {
+		case len(b) >= len(begin) && string(b[:len(begin)]) == begin:
+			return HTTP
+		case len(b) < len(begin) && string(b) == begin[:len(b)]:
+			v = More
+		}
+	}
+	return v
 }
 
 // handshake takes the first handshake message out of its records, of which it may

@@ -83,7 +83,10 @@ func TestLookLeavesOthersAlone(t *testing.T) {
 	hello := clientHello(t, &tls.Config{ServerName: "api.test"})
 	change := func(at int, to byte) []byte { b := slices.Clone(hello); b[at] = to; return b }
 	for name, b := range map[string][]byte{
-		"plain HTTP":              []byte("GET / HTTP/1.1\r\n"),
+		"an unknown method":       []byte("BREW / HTTP/1.1\r\n"),
+		"a method in lower case":  []byte("get / HTTP/1.1\r\n"),
+		"a method and no target":  []byte("GET x"),
+		"HTTP/2 of another kind":  []byte("PRI * HTTP/2.1"),
 		"SSH":                     []byte("SSH-2.0-x\r\n"),
 		"an alert":                {0x15, 3, 1, 0, 2, 2, 40},
 		"SSL 2":                   {0x80, 0x2e, 1, 3, 1},
@@ -103,6 +106,24 @@ func TestLookLeavesOthersAlone(t *testing.T) {
 	}
 	if _, v := Look(nil); v != More {
 		t.Errorf("nothing yet: %v", v)
+	}
+}
+
+// TestLookKnowsRequests gives Look the beginnings of requests, byte by byte.
+func TestLookKnowsRequests(t *testing.T) {
+	for line, need := range map[string]int{
+		"GET /v1/x HTTP/1.1\r\n": len("GET /"), "POST http://a.test/ HTTP/1.1\r\n": len("POST http"), "OPTIONS * HTTP/1.1\r\n": len("OPTIONS *"),
+		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n": len("PRI * HTTP/2.0\r\n"),
+	} {
+		for n := range len(line) + 1 {
+			want := More
+			if n >= need {
+				want = HTTP
+			}
+			if _, v := Look([]byte(line[:n])); v != want {
+				t.Errorf("%q: %v, want %v", line[:n], v, want)
+			}
+		}
 	}
 }
 

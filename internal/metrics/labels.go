@@ -43,7 +43,7 @@ func newLabels() labels {
 		resumed: newSet("resumed", "failed", "refused", "too_large", "no_memory", "app_gone"),
 		decision: newSet("retried", "disabled", "forbidden", "exhausted", "budget", "not_replayable", "too_long", "deadline", "app_gone",
 			"hedged", "hedge_won", "hedge_lost"),
-		intercept: newSet("intercepted", "no_tls", "other_name", "other_protocol", "learned", "no_certificate", "untrusted", "failed"),
+		intercept: newSet("intercepted", "plain", "no_tls", "other_name", "other_protocol", "learned", "no_certificate", "untrusted", "left", "failed"),
 		cause:     causes(),
 		reason:    reasons(),
 		malformed: malformedCodes(),

@@ -7,6 +7,9 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"io"
+	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -14,6 +17,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,19 +43,28 @@ type interceptRig struct {
 // theirs. keys go to the upstream, more to the top.
 func intercepting(t *testing.T, base, keys, more string) *interceptRig {
 	t.Helper()
+	return interceptingAt(t, "127.0.0.1", base, keys, more)
+}
+
+// interceptingAt is intercepting with another address of example.com.
+func interceptingAt(t *testing.T, address, base, keys, more string) *interceptRig {
+	t.Helper()
 	u, err := url.Parse(base)
 	if err != nil {
 		t.Fatal(err)
 	}
 	hosts := filepath.Join(t.TempDir(), "hosts")
-	if err := os.WriteFile(hosts, []byte("127.0.0.1 example.com\n"), 0o600); err != nil {
+	if err := os.WriteFile(hosts, []byte(address+" example.com\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r := &interceptRig{host: "example.com:" + u.Port(), ca: filepath.Join(t.TempDir(), "ca.pem"), roots: x509.NewCertPool()}
 	if !strings.Contains(more, "intercept:") {
 		more += "intercept: {hosts: [upstreams]}\n"
 	}
-	r.rig = start(t, "", fmt.Sprintf("upstreams:\n  up: {url: 'https://%s'%s}\ndns: {hosts_file: %s, cache_file: none}\n%s", r.host, keys, hosts, more))
+	if !strings.Contains(more, "upstreams:") {
+		more += fmt.Sprintf("upstreams:\n  up: {url: 'https://%s'%s}\n", r.host, keys)
+	}
+	r.rig = start(t, "", fmt.Sprintf("dns: {hosts_file: %s, cache_file: none}\n%s", hosts, more))
 	authority, err := ca.Open(r.state+"/ca", ca.Config{Hosts: []string{"example.com"}})
 	if err != nil {
 		t.Fatal(err)
@@ -280,4 +294,124 @@ func TestInterceptedWebSocketOfTheProduct(t *testing.T) {
 		t.Errorf("the end: %v", err)
 	}
 	r.metric(`warmwire_requests_total{mode="websocket",outcome="ok",protocol="HTTP/1.1",upstream="up"} 1`)
+}
+
+// What is refused as a target stays so inside a tunnel that Warmwire ends: the address
+// counts that is dialled, whatever name leads there.
+func TestInterceptedTargetAddressesAreRefused(t *testing.T) {
+	for name, address := range map[string]string{"metadata service": "169.254.169.254", "link-local": "fe80::1", "metadata over IPv6": "fd00:ec2::254", "multicast": "224.0.0.1"} {
+		t.Run(name, func(t *testing.T) {
+			r := interceptingAt(t, address, "https://example.com:443", "", "intercept: {hosts: [example.com]}\nupstreams:\n  up: {url: 'https://other.test'}\n")
+			resp, err := r.through(r.roots).Get("https://example.com/latest/meta-data/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusForbidden || !strings.Contains(string(body), "target_denied") {
+				t.Errorf("%s: %s", resp.Status, body)
+			}
+			r.metric(`warmwire_intercepts_total{result="intercepted"} 1`)
+		})
+	}
+}
+
+// A tunnel to ourselves is a loop, inside as well.
+func TestInterceptedTunnelToOurselvesIsALoop(t *testing.T) {
+	r := interceptingAt(t, "127.0.0.1", "https://example.com:443", "", "intercept: {hosts: [example.com]}\nupstreams:\n  up: {url: 'https://other.test'}\n")
+	_, port, _ := strings.Cut(r.addr, ":")
+	resp, err := r.through(r.roots).Get("https://example.com:" + port + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusLoopDetected {
+		t.Errorf("%s, want 508", resp.Status)
+	}
+}
+
+// Behind a network's login page the app learns why its calls fail, inside the TLS, and
+// that the page's certificate is another's; the page sees no request. When the network
+// is open the next call works, and no host has been given up meanwhile.
+func TestInterceptedBehindALoginPage(t *testing.T) {
+	var asked atomic.Int32
+	portal := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	portal.Config.ErrorLog = log.New(io.Discard, "", 0)
+	its, err := ca.New(ca.Config{Hosts: []string{"login.test"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := its.Certificate("login.test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	portal.TLS = &tls.Config{Certificates: []tls.Certificate{*cert}}
+	portal.StartTLS()
+	defer portal.Close()
+	base, theirs := secureUpstream(t, nil)
+	site := strings.TrimPrefix(base, "https://")
+	var open atomic.Bool
+	gate := relayTo(t, func() string {
+		if open.Load() {
+			return site
+		}
+		return portal.Listener.Addr().String()
+	})
+	r := intercepting(t, "https://"+gate, ", tls: {ca_file: "+theirs+", ca_only: true}", "")
+	app := r.through(r.roots)
+	for range 4 {
+		resp, err := app.Get("https://" + r.host + "/v1/models")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusBadGateway || !strings.Contains(string(body), "upstream_tls_") || resp.Header.Get("X-Should-Retry") != "true" {
+			t.Errorf("%s %v: %s", resp.Status, resp.Header, body)
+		}
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("the login page has seen %d requests", n)
+	}
+	open.Store(true)
+	resp, err := app.Get("https://" + r.host + "/v1/models")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("with the network open: %s", resp.Status)
+	}
+	r.metric(`warmwire_intercepts_total{result="intercepted"} 5`)
+}
+
+// relayTo is a port that leads to wherever to says when a connection comes.
+func relayTo(t *testing.T, to func() string) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns sync.WaitGroup
+	join := func(c net.Conn) {
+		defer func() { _ = c.Close() }()
+		up, err := net.Dial("tcp", to())
+		if err != nil {
+			return
+		}
+		defer func() { _ = up.Close() }()
+		conns.Go(func() { _, _ = io.Copy(up, c); _ = up.Close() })
+		_, _ = io.Copy(c, up)
+	}
+	conns.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() { join(c) })
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close() })
+	return ln.Addr().String()
 }
