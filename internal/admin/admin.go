@@ -86,6 +86,7 @@ func New(cfg Config) (*Admin, error) {
 		"/metrics":            {http.MethodGet, false, cfg.Metrics.ServeHTTP},
 		"/v1/status":          {http.MethodGet, false, a.status},
 		"/v1/streams":         {http.MethodGet, false, a.streams},
+		"/v1/openapi.json":    {http.MethodGet, false, a.openAPI},
 		"/v1/dns/flush":       {http.MethodPost, false, a.flushDNS},
 		"/v1/tls/flush":       {http.MethodPost, false, a.flushTLS},
 		"/v1/intercept/clear": {http.MethodPost, false, a.clearIntercept},

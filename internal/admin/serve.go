@@ -3,6 +3,7 @@
 package admin
 
 import (
+	_ "embed"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -15,6 +16,7 @@ GET  /readyz      200 when requests are taken, else 503 and the reason
 GET  /metrics     metrics in the Prometheus formats
 GET  /v1/status   JSON
 GET  /v1/streams  JSON: what runs, and how far behind its app is
+GET  /v1/openapi.json  this list for programs (OpenAPI 3.1)
 POST /v1/dns/flush   forget what DNS said of ?name=HOST, or of all names
 POST /v1/tls/flush   forget the TLS sessions with ?name=HOST, or with all
 POST /v1/intercept/clear  intercept ?host=HOST again, or all, that was left alone
@@ -25,6 +27,12 @@ POST /v1/quit     drain and exit
 POST needs Authorization: Bearer with the token in admin.token_file. It takes no
 body, or {} with Content-Type: application/json.
 `
+
+// openAPI describes the paths, their parameters and answers. It is generated from the
+// types that are marshalled (internal/sidecar's tests).
+//
+//go:embed openapi.json
+var openAPI []byte
 
 const plainText = "text/plain; charset=utf-8"
 
@@ -50,6 +58,10 @@ func (a *Admin) status(w http.ResponseWriter, _ *http.Request) {
 
 func (a *Admin) streams(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, a.cfg.Streams())
+}
+
+func (a *Admin) openAPI(w http.ResponseWriter, _ *http.Request) {
+	write(w, http.StatusOK, "application/vnd.oai.openapi+json;version=3.1", openAPI)
 }
 
 // reload answers 422 when the new configuration was refused: the running one

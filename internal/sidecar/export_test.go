@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sidecar
+
+// Answers are zero values of what the admin listener marshals for these paths.
+func Answers() map[string]any {
+	return map[string]any{"/v1/status": status{}, "/v1/streams": []streamStatus{}}
+}
