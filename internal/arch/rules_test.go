@@ -90,8 +90,9 @@ var houseRules = rules{
 		"transport/h3/altsvc": nothing,
 		"transport/pool":      {"heartbeat": "learned limits decide when a connection is replaced", "transport/fault": "typed errors"},
 		// Layers wrap a RoundTripper and know neither each other nor transport.
-		"transport/qos":    nothing,
-		"transport/retry":  nothing,
+		"transport/qos":    {"transport/hints": "what answers say of limits"},
+		"transport/retry":  {"transport/hints": "what answers say of limits"},
+		"transport/hints":  nothing,
 		"transport/resume": nothing,
 		"transport/route":  nothing,
 

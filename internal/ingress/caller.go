@@ -10,8 +10,8 @@ type Caller struct {
 	Tenant string // its name in the configuration; "" = none
 	// Class is interactive, default or batch: that of the tenant on the way in, "" if it
 	// has none, and that of the request on the way out, where "" is default.
-	Class string
-	Weight int    // its share beside other tenants of the class; 0 = 1
+	Class  string
+	Weight int // its share beside other tenants of the class; 0 = 1
 }
 
 type callerKey struct{}

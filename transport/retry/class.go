@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/warmwire/warmwire/transport/hints"
 )
 
 // A Reason says what came of an attempt, as far as it bears on another one. The set
@@ -143,7 +145,7 @@ func (t *Transport) judgeAnswer(resp *http.Response, now time.Time) outcome {
 	if !o.enabled && status != http.StatusTooManyRequests && status < 500 {
 		return outcome{}
 	}
-	o.asked, o.hint = Asked(status, resp.Header, now)
+	o.asked, o.hint = hints.Asked(status, resp.Header, now)
 	should := resp.Header.Get("X-Should-Retry")
 	o.no = strings.EqualFold(should, "false")
 	switch status {

@@ -19,7 +19,7 @@
 // tried again: it took the time that there was. Nor is a refused certificate, an
 // unknown name, an address that Warmwire refuses, or a full queue of its own.
 //
-// Waits: what the answer asks for, in any of its forms (see [Asked]), plus a random
+// Waits: what the answer asks for, in any of its forms (see [hints.Asked]), plus a random
 // part of up to half of it, or of half of BaseDelay where that is more: an upstream
 // that says when is believed, and calls still do not line up. Without such a hint a
 // random part of an exponential back-off, from nothing up ("full jitter"). An answer

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/warmwire/warmwire/transport/hints"
 )
 
 // HandshakeConfig is how long a WebSocket handshake is tried again. The zero value is
@@ -110,7 +112,7 @@ func judgeHandshake(resp *http.Response, err error, now time.Time) (o outcome, a
 		switch resp.StatusCode {
 		case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, 529:
 			o = outcome{reason: Answered, status: resp.StatusCode, no: strings.EqualFold(resp.Header.Get("X-Should-Retry"), "false")}
-			if o.asked, o.hint = Asked(resp.StatusCode, resp.Header, now); o.hint {
+			if o.asked, o.hint = hints.Asked(resp.StatusCode, resp.Header, now); o.hint {
 				o.reason = TryLater
 			}
 			return o, true

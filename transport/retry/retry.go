@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/warmwire/warmwire/transport/hints"
 )
 
 // What is read of an answer that is thrown away, so that its connection can serve on.
@@ -221,13 +223,13 @@ func (c *call) replayable(answered bool) bool {
 
 // patience is how long the app will still wait for a head, if it says so.
 func (c *call) patience(now time.Time) (left time.Duration, limited bool) {
-	left = forever
+	left = hints.Forever
 	if at, ok := c.ctx.Deadline(); ok {
 		left, limited = at.Sub(now), true
 	}
 	for _, name := range [...]string{"X-Stainless-Timeout", "X-Stainless-Read-Timeout"} {
 		if v := c.req.Header[name]; len(v) > 0 {
-			if d, ok := decimal(strings.TrimSpace(v[0]), time.Second); ok && d > 0 {
+			if d, ok := hints.Decimal(strings.TrimSpace(v[0]), time.Second); ok && d > 0 {
 				left, limited = min(left, d-now.Sub(c.start)), true
 			}
 		}

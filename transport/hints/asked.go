@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package retry
+package hints
 
 import (
 	"math"
@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// forever is what a wait that cannot be counted becomes.
-const forever = time.Duration(math.MaxInt64)
+// Forever is what a wait that cannot be counted becomes.
+const Forever = time.Duration(math.MaxInt64)
 
 // Asked says how long an answer asks to be left alone, never less than it says.
 // The first of these that is there and makes sense counts: Retry-After-Ms;
@@ -22,7 +22,7 @@ const forever = time.Duration(math.MaxInt64)
 // Date.
 func Asked(status int, h http.Header, now time.Time) (wait time.Duration, ok bool) {
 	for _, v := range h["Retry-After-Ms"] {
-		if d, good := decimal(strings.TrimSpace(v), time.Millisecond); good {
+		if d, good := Decimal(strings.TrimSpace(v), time.Millisecond); good {
 			wait, ok = max(wait, d), true
 		}
 	}
@@ -35,7 +35,7 @@ func Asked(status int, h http.Header, now time.Time) (wait time.Duration, ok boo
 	}
 	for _, v := range h["Retry-After"] {
 		v = strings.TrimSpace(v)
-		if d, good := decimal(v, time.Second); good {
+		if d, good := Decimal(v, time.Second); good {
 			wait, ok = max(wait, d), true
 		} else if t, err := http.ParseTime(v); err == nil {
 			wait, ok = max(wait, century(t, date).Sub(date)), true
@@ -88,7 +88,7 @@ func reset(v string, date time.Time) (time.Duration, bool) {
 	if t, err := time.Parse(time.RFC3339, v); err == nil {
 		return max(0, t.Sub(date)), true
 	}
-	if d, ok := decimal(v, time.Second); ok {
+	if d, ok := Decimal(v, time.Second); ok {
 		const year2001, inMilliseconds = 1e9 * time.Second, 1e12
 		if d < year2001 {
 			return d, true
@@ -101,7 +101,7 @@ func reset(v string, date time.Time) (time.Duration, bool) {
 			n *= 1000
 		}
 		if n > 1e14 { // a time beyond the year 5000
-			return forever, true
+			return Forever, true
 		}
 		return max(0, time.UnixMilli(int64(math.Ceil(n))).Sub(date)), true
 	}
@@ -109,10 +109,10 @@ func reset(v string, date time.Time) (time.Duration, bool) {
 	return d, err == nil && d >= 0
 }
 
-// decimal reads digits, with a fraction or without, as a number of units, rounded
-// up to a nanosecond. What is too large is forever; signs, exponents and the like
+// Decimal reads digits, with a fraction or without, as a number of units, rounded
+// up to a nanosecond. What is too large is Forever; signs, exponents and the like
 // are no number.
-func decimal(v string, unit time.Duration) (time.Duration, bool) {
+func Decimal(v string, unit time.Duration) (time.Duration, bool) {
 	whole, fraction, hasFraction := strings.Cut(v, ".")
 	if whole == "" || hasFraction && fraction == "" {
 		return 0, false
@@ -137,8 +137,8 @@ func decimal(v string, unit time.Duration) (time.Duration, bool) {
 	if rest {
 		part++
 	}
-	if n >= uint64(forever/unit) {
-		return forever, true
+	if n >= uint64(Forever/unit) {
+		return Forever, true
 	}
 	return time.Duration(n)*unit + time.Duration(part), true
 }

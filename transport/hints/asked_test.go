@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package retry_test
+package hints_test
 
 import (
 	"math/big"
@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/warmwire/warmwire/transport/retry"
+	"github.com/warmwire/warmwire/transport/hints"
 )
 
 func TestAsked(t *testing.T) {
@@ -67,7 +67,7 @@ func TestAsked(t *testing.T) {
 			for i := 0; i < len(tt.fields); i += 2 {
 				h.Add(tt.fields[i], tt.fields[i+1])
 			}
-			if got, ok := retry.Asked(tt.status, h, now); got != tt.want || ok != tt.ok {
+			if got, ok := hints.Asked(tt.status, h, now); got != tt.want || ok != tt.ok {
 				t.Errorf("Asked(%v) = %v, %v; want %v, %v", h, got, ok, tt.want, tt.ok)
 			}
 		})
@@ -86,7 +86,7 @@ func FuzzAsked(f *testing.F) {
 	now := time.Date(2026, 12, 2, 9, 30, 30, 0, time.UTC)
 	f.Fuzz(func(t *testing.T, after, ms, reset, date string, status uint16) {
 		h := http.Header{"Date": {date}, "X-Ratelimit-Reset-Tokens": {reset}, "Anthropic-Ratelimit-Tokens-Reset": {reset}}
-		if got, ok := retry.Asked(int(status), h, now); got < 0 || !ok && got != 0 {
+		if got, ok := hints.Asked(int(status), h, now); got < 0 || !ok && got != 0 {
 			t.Errorf("Asked(%v) = %v, %v", h, got, ok)
 		}
 		for field, unit := range map[string]int64{"Retry-After": int64(time.Second), "Retry-After-Ms": int64(time.Millisecond)} {
@@ -94,7 +94,7 @@ func FuzzAsked(f *testing.F) {
 			if field == "Retry-After-Ms" {
 				v = ms
 			}
-			got, ok := retry.Asked(int(status), http.Header{"Date": {date}, field: {v}}, now)
+			got, ok := hints.Asked(int(status), http.Header{"Date": {date}, field: {v}}, now)
 			if got < 0 || !ok && got != 0 {
 				t.Errorf("Asked(%s: %q) = %v, %v", field, v, got, ok)
 			}
