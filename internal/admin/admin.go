@@ -16,6 +16,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/warmwire/warmwire/internal/webguard"
@@ -43,6 +44,11 @@ type Config struct {
 	// Tune changes settings while the process runs, "" = back to the file's; the error is
 	// shown to the caller; nil = it cannot (501).
 	Tune func(changes map[string]string) error
+	// Settings are those that Tune takes, with their values, marshalled as JSON; nil = 501.
+	Settings func() any
+	// Preview says what Tune would change and touch, marshalled as JSON, and changes
+	// nothing; nil = 501.
+	Preview func(changes map[string]string) (any, error)
 	// FlushDNS forgets what DNS said of a name; "" = of all; nil = 501.
 	FlushDNS func(name string)
 	// FlushTLS forgets the TLS sessions with a server, "" = with all, and returns how
@@ -60,6 +66,8 @@ type Admin struct {
 	hosts  webguard.Hosts
 	token  [sha256.Size]byte // of cfg.Token
 	routes map[string]route
+
+	watches atomic.Int32 // callers of /v1/events
 }
 
 // A route is one path. Those with POST change state.
@@ -87,6 +95,9 @@ func New(cfg Config) (*Admin, error) {
 		"/v1/status":          {http.MethodGet, false, a.status},
 		"/v1/streams":         {http.MethodGet, false, a.streams},
 		"/v1/openapi.json":    {http.MethodGet, false, a.openAPI},
+		"/v1/settings":        {http.MethodGet, false, a.settings},
+		"/v1/events":          {http.MethodGet, false, a.events},
+		"/v1/tune/preview":    {http.MethodPost, false, a.preview},
 		"/v1/dns/flush":       {http.MethodPost, false, a.flushDNS},
 		"/v1/tls/flush":       {http.MethodPost, false, a.flushTLS},
 		"/v1/intercept/clear": {http.MethodPost, false, a.clearIntercept},

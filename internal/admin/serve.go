@@ -16,12 +16,15 @@ GET  /readyz      200 when requests are taken, else 503 and the reason
 GET  /metrics     metrics in the Prometheus formats
 GET  /v1/status   JSON
 GET  /v1/streams  JSON: what runs, and how far behind its app is
+GET  /v1/events   status and streams each second, as server-sent events
+GET  /v1/settings what POST /v1/tune takes, and the values in force
 GET  /v1/openapi.json  this list for programs (OpenAPI 3.1)
 POST /v1/dns/flush   forget what DNS said of ?name=HOST, or of all names
 POST /v1/tls/flush   forget the TLS sessions with ?name=HOST, or with all
 POST /v1/intercept/clear  intercept ?host=HOST again, or all, that was left alone
 POST /v1/reload   read the configuration again
 POST /v1/tune     ?KEY=VALUE: change settings until the next start
+POST /v1/tune/preview ?KEY=VALUE: what that would change
 POST /v1/quit     drain and exit
 
 POST needs Authorization: Bearer with the token in admin.token_file. It takes no
@@ -113,6 +116,47 @@ func (a *Admin) tune(w http.ResponseWriter, r *http.Request) {
 		(&refusal{http.StatusNotImplemented, "not_tunable", "this Warmwire was started without a configuration to read again"}).write(w)
 		return
 	}
+	changes, ref := changesOf(r)
+	if ref != nil {
+		ref.write(w)
+		return
+	}
+	if err := a.cfg.Tune(changes); err != nil {
+		(&refusal{http.StatusUnprocessableEntity, "tune_failed", err.Error()}).write(w)
+		return
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"status": "tuned", "changes": changes})
+}
+
+// preview says what tune would do.
+func (a *Admin) preview(w http.ResponseWriter, r *http.Request) {
+	if a.cfg.Preview == nil {
+		(&refusal{http.StatusNotImplemented, "not_tunable", "this Warmwire was started without a configuration to read again"}).write(w)
+		return
+	}
+	changes, ref := changesOf(r)
+	if ref != nil {
+		ref.write(w)
+		return
+	}
+	what, err := a.cfg.Preview(changes)
+	if err != nil {
+		(&refusal{http.StatusUnprocessableEntity, "tune_failed", err.Error()}).write(w)
+		return
+	}
+	writeJSON(w, http.StatusOK, what)
+}
+
+func (a *Admin) settings(w http.ResponseWriter, _ *http.Request) {
+	if a.cfg.Settings == nil {
+		(&refusal{http.StatusNotImplemented, "not_tunable", "this Warmwire was started without a configuration to read again"}).write(w)
+		return
+	}
+	writeJSON(w, http.StatusOK, a.cfg.Settings())
+}
+
+// changesOf reads keys and values from the query.
+func changesOf(r *http.Request) (map[string]string, *refusal) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	changes := make(map[string]string, len(query))
 	for key, values := range query {
@@ -122,14 +166,9 @@ func (a *Admin) tune(w http.ResponseWriter, r *http.Request) {
 		changes[key] = values[0]
 	}
 	if err != nil || len(changes) == 0 {
-		(&refusal{http.StatusBadRequest, "bad_query", "write POST /v1/tune?KEY=VALUE, such as upstreams.openai.retry.budget=0.1; an empty value takes the file's back"}).write(w)
-		return
+		return nil, &refusal{http.StatusBadRequest, "bad_query", "write POST /v1/tune?KEY=VALUE, such as upstreams.openai.retry.budget=0.1; an empty value takes the file's back"}
 	}
-	if err := a.cfg.Tune(changes); err != nil {
-		(&refusal{http.StatusUnprocessableEntity, "tune_failed", err.Error()}).write(w)
-		return
-	}
-	writeJSON(w, http.StatusOK, map[string]any{"status": "tuned", "changes": changes})
+	return changes, nil
 }
 
 // quit sends its answer before the drain begins, because the drain may be over

@@ -301,8 +301,13 @@ func (s *Sidecar) Reload() error {
 func (s *Sidecar) Tune(changes map[string]string) error {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
-	tuned := make(map[string]string, len(s.tuned)+len(changes))
-	maps.Copy(tuned, s.tuned)
+	return s.reloadLocked(over(s.tuned, changes))
+}
+
+// over puts changes over what is tuned; "" takes the file's value back.
+func over(old, changes map[string]string) map[string]string {
+	tuned := make(map[string]string, len(old)+len(changes))
+	maps.Copy(tuned, old)
 	for path, text := range changes {
 		if text == "" {
 			delete(tuned, path)
@@ -310,7 +315,7 @@ func (s *Sidecar) Tune(changes map[string]string) error {
 			tuned[path] = text
 		}
 	}
-	return s.reloadLocked(tuned)
+	return tuned
 }
 
 // reloadLocked builds everything anew from the file and the values over it.

@@ -162,6 +162,7 @@ func (s *Sidecar) buildAdmin(cfg *config.Config) error {
 	}
 	if s.opt.Load != nil {
 		ac.Reload, ac.Tune = s.Reload, s.Tune
+		ac.Settings, ac.Preview = func() any { return s.settings() }, func(changes map[string]string) (any, error) { return s.preview(changes) }
 	}
 	if cfg.Admin.TokenFile != "none" {
 		token, err := admin.LoadOrCreateToken(cfg.Admin.TokenFile)

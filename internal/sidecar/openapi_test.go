@@ -31,6 +31,7 @@ type call struct {
 	answer                any               // marshalled; nil = text
 	status                string            // of success; "" = 200
 	query                 map[string]string // parameter -> what it is; a * takes any name
+	stream                bool              // of events
 	errors                []string          // beside those that every path has
 }
 
@@ -52,6 +53,8 @@ func calls() []call {
 		{method: "get", path: "/metrics", summary: "Metrics in the Prometheus formats (docs/metrics.md)."},
 		{method: "get", path: "/v1/status", summary: "The process, its upstreams and their connections, memory, DNS, TLS, interception.", answer: answers["/v1/status"]},
 		{method: "get", path: "/v1/streams", summary: "What runs, and how far behind its app is.", answer: answers["/v1/streams"]},
+		{method: "get", path: "/v1/events", summary: "Status and streams once a second, as server-sent events: event: state, data: {\"status\", \"streams\"}. 16 callers at most.", stream: true, errors: []string{"503"}},
+		{method: "get", path: "/v1/settings", summary: "What POST /v1/tune takes, and the values in force.", answer: answers["/v1/settings"], errors: []string{"501"}},
 		{method: "get", path: "/v1/openapi.json", summary: "This document.", answer: map[string]any{}},
 		{method: "post", path: "/v1/dns/flush", summary: "Forgets what DNS said.", answer: flushed{}, errors: []string{"501"}, query: map[string]string{"name": "one host; all names without it"}},
 		{method: "post", path: "/v1/tls/flush", summary: "Forgets TLS sessions.", answer: struct {
@@ -68,6 +71,8 @@ func calls() []call {
 			Status  string            `json:"status"`
 			Changes map[string]string `json:"changes"`
 		}{}, errors: []string{"400", "422", "501"}, query: map[string]string{"*": "a key and its value, such as upstreams.openai.retry.budget=0.1"}},
+		{method: "post", path: "/v1/tune/preview", summary: "What /v1/tune would change and touch. Changes nothing.", answer: answers["/v1/tune/preview"], errors: []string{"400", "422", "501"},
+			query: map[string]string{"*": "as for /v1/tune"}},
 		{method: "post", path: "/v1/quit", summary: "Drains and exits. The answer comes before.", answer: done, status: "202"},
 	}
 }
@@ -84,12 +89,15 @@ func document() object {
 		return object{"description": what, "content": object{"application/json": object{"schema": object{"$ref": "#/components/schemas/Error"}}}}
 	}
 	texts := map[string]string{"400": "the query is wrong", "401": "the token is missing or wrong", "403": "a web page asks, or a token is needed and none is configured",
-		"415": "a change whose body does not say that it is JSON", "422": "refused; the message says why, and nothing has changed", "501": "this process has no such thing", "503": "not ready"}
+		"415": "a change whose body does not say that it is JSON", "422": "refused; the message says why, and nothing has changed", "501": "this process has no such thing", "503": "not now; the message says why"}
 	paths := object{}
 	for _, c := range calls() {
 		ok := object{"description": "done", "content": object{"text/plain": object{"schema": object{"type": "string"}}}}
 		if c.answer != nil {
 			ok["content"] = object{"application/json": object{"schema": schemaOf(reflect.TypeOf(c.answer), schemas)}}
+		}
+		if c.stream {
+			ok["content"] = object{"text/event-stream": object{"schema": object{"type": "string"}}}
 		}
 		status := c.status
 		if status == "" {

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sidecar
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/warmwire/warmwire/internal/config"
+)
+
+// A settingsStatus is what GET /v1/settings shows.
+type settingsStatus struct {
+	Settings []config.Setting  `json:"settings"`
+	Values   map[string]string `json:"values"` // by full path
+	Tuned    map[string]string `json:"tuned"`  // those that stand over the file's
+}
+
+func (s *Sidecar) settings() settingsStatus {
+	now := s.shown.Load()
+	tuned := now.tuned
+	if tuned == nil {
+		tuned = map[string]string{}
+	}
+	return settingsStatus{config.Settings(), now.Values(), tuned}
+}
+
+// A previewStatus is what a tune would do.
+type previewStatus struct {
+	Changes []changeStatus `json:"changes"` // empty: nothing would be another
+	Reopens []string       `json:"reopens"` // upstreams whose connections are opened anew; what runs ends on the old ones
+	Running int            `json:"running"` // requests, tunnels and WebSockets of the upstreams that change; of all, if a setting of all does
+}
+
+type changeStatus struct {
+	Key  string `json:"key"`
+	From string `json:"from"`
+	To   string `json:"to"`
+}
+
+// preview says what changes would do, and changes nothing. The file is read again, as
+// Tune would: what was edited meanwhile takes effect with it, and is listed.
+func (s *Sidecar) preview(changes map[string]string) (previewStatus, error) {
+	now := s.shown.Load()
+	next, _, err := s.opt.Load(over(now.tuned, changes))
+	if err != nil {
+		return previewStatus{}, err
+	}
+	before, after := now.Values(), next.Values()
+	reopening := map[string]bool{}
+	for _, set := range config.Settings() {
+		reopening[set.Key] = set.Reopens
+	}
+	p := previewStatus{Changes: []changeStatus{}, Reopens: []string{}}
+	touched, all := map[string]bool{}, false
+	for _, key := range now.Changed(next) {
+		p.Changes = append(p.Changes, changeStatus{key, before[key], after[key]})
+		rest, ofUpstream := strings.CutPrefix(key, "upstreams.")
+		if !ofUpstream {
+			all = true
+			continue
+		}
+		name, rel, _ := strings.Cut(rest, ".")
+		touched[name] = true
+		if reopening[rel] && !slices.Contains(p.Reopens, name) {
+			p.Reopens = append(p.Reopens, name)
+		}
+	}
+	for _, i := range s.ingress.Streams() {
+		if all || touched[i.Upstream] {
+			p.Running++
+		}
+	}
+	return p, nil
+}
