@@ -61,6 +61,7 @@ var houseRules = rules{
 			"internal/ingress/...":  "its own parts",
 			"internal/dialect":      "the relay loop shows it a copy of the stream",
 			"internal/webguard":     "both listeners refuse what a web page could send",
+			"internal/tenant":       "who asks, and for how much",
 			"internal/intercept":    "what the first bytes of a tunnel are, and which hosts are left alone",
 			"internal/intercept/ca": "its tests",
 			"bufferctl":             "answers that their upstream gives faster than the app takes them",
@@ -112,6 +113,7 @@ var houseRules = rules{
 		"internal/accesslog": {"bufferctl": "its records wait in a bounded ring"},
 		"internal/admin":     {"internal/webguard": "both listeners refuse what a web page could send"},
 		"internal/webguard":  nothing,
+		"internal/tenant":    nothing,
 
 		// What tests and demonstrations are made with knows nothing of the
 		// product, so that it cannot share the product's mistakes.
@@ -141,6 +143,7 @@ var houseRules = rules{
 		"github.com/prometheus/client_golang": {[]string{"internal/metrics"}, "the metrics library is known in one place"},
 		"github.com/spf13/cobra":              {[]string{"cmd/..."}, "commands live in cmd"},
 		"go.yaml.in/yaml":                     {[]string{"internal/config"}, "the configuration file is read in one place"},
+		"github.com/golang-jwt/jwt":           {[]string{"internal/tenant"}, "who calls is decided in one place; its tests and those of the wiring make tokens with it"},
 	},
 	silent: map[string]string{
 		"dnscache/...":           "leaf: returns errors and keeps counters",
@@ -151,6 +154,7 @@ var houseRules = rules{
 		"heartbeat":              "leaf: returns errors and keeps counters",
 		"internal/intercept/...": "leaves: return errors",
 		"internal/dialect":       "an observer is silent, never loud",
+		"internal/tenant":        "gives its reasons to its caller",
 		"internal/config":        "loading returns errors that name file, line and key",
 		"internal/measure":       "returns what it measured",
 	},
