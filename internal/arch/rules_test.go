@@ -159,11 +159,15 @@ var houseRules = rules{
 		"internal/measure":       "returns what it measured",
 	},
 	ambient: map[string]string{
-		"tlspool/trust":    "SSL_CERT_FILE and SSL_CERT_DIR, which crypto/x509 reads itself, but once per process",
-		"internal/testenv": "asks whether this is CI",
-		"internal/lab":     "gives child processes their environment",
-		"e2e/...":          "builds the program and gives child processes their environment",
+		"internal/ingress/xconnect": "a setting of net/http that has no other way in",
+		"tlspool/trust":             "SSL_CERT_FILE and SSL_CERT_DIR, which crypto/x509 reads itself, but once per process",
+		"internal/testenv":          "asks whether this is CI",
+		"internal/lab":              "gives child processes their environment",
+		"e2e/...":                   "builds the program and gives child processes their environment",
 	},
-	inits:  map[string]string{},
+	inits: map[string]string{
+		"internal/ingress/xconnect/xconnect.go": "net/http reads its environment when it is initialised",
+		"internal/ingress/http2.go":             "gives the environment back before anything else can see it",
+	},
 	sleeps: map[string]string{},
 }

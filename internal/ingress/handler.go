@@ -32,7 +32,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			e.rec.TrailersLost += int(e.body.lost.Load())
 		}
 	}()
-	if r.Method == http.MethodConnect && e.inside == nil {
+	switch protocol := extendedConnect(r); {
+	case protocol != "":
+		e.upgrade(protocol)
+	case r.Method == http.MethodConnect && e.inside == nil:
 		s.serveConnect(t, e)
 		return
 	}
@@ -71,7 +74,11 @@ func (s *Server) serveRequest(t *Table, e *exchange) {
 	if ref == nil {
 		ref = t.authorize(e.r, rt.upstream, rt.mode)
 	}
-	if ref == nil && isWebSocketUpgrade(e.r) {
+	switch {
+	case ref != nil:
+	case e.protocol != "" && e.protocol != "websocket": // RFC 8441 knows of no refusal; RFC 9220 §3 has this
+		ref = &refusal{http.StatusNotImplemented, "unsupported_protocol", "extended CONNECT is served for websocket only", rt.mode}
+	case e.protocol != "" || isWebSocketUpgrade(e.r):
 		rt.mode, ref = ModeWebSocket, checkHandshake(e.r)
 	}
 	if ref == nil {

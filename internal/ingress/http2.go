@@ -12,7 +12,10 @@ import (
 
 	"github.com/warmwire/warmwire/internal/ingress/http1"
 	"github.com/warmwire/warmwire/internal/ingress/peer"
+	"github.com/warmwire/warmwire/internal/ingress/xconnect"
 )
+
+func init() { xconnect.Restore() } // net/http has read it
 
 // newHTTP2Server is net/http's HTTP/2 server with prior knowledge and nothing
 // else (RFC 9113 §3.3). Its window per stream bounds what an upload may hold.

@@ -45,6 +45,7 @@ type exchange struct {
 
 	lateHead    *time.Timer // sends the head if the body does not come with it
 	undelivered bool        // a write to the app has failed
+	protocol    string      // what an extended CONNECT asks for (RFC 8441); "" = it is none
 }
 
 // relay forwards the request of e and streams the answer back. It ends with the
@@ -92,6 +93,10 @@ func (e *exchange) relay() {
 	e.rec.UpstreamProto = resp.Proto
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		e.switchProtocols(resp)
+		return
+	}
+	if e.protocol != "" && resp.StatusCode/100 == 2 { // to the app it would mean that its WebSocket is open
+		e.badHandshake("no 101")
 		return
 	}
 	e.respond(resp, limits)

@@ -56,7 +56,7 @@ func (e *exchange) tunnel(authority string) {
 			_ = up.Close()
 			return
 		}
-		tun.app = &streamConn{r: e.r.Body, w: e.w, rc: e.rc}
+		tun.app = newStreamConn(e)
 	} else {
 		conn, rw, err := e.rc.Hijack()
 		if err != nil {
@@ -230,22 +230,3 @@ func isOp(err error, op string) bool {
 	var oe *net.OpError
 	return errors.As(err, &oe) && oe.Op == op && !errors.Is(err, net.ErrClosed)
 }
-
-// A streamConn makes an HTTP/2 CONNECT stream look like a connection.
-type streamConn struct {
-	r  io.ReadCloser
-	w  http.ResponseWriter
-	rc *http.ResponseController
-}
-
-func (c *streamConn) Read(p []byte) (int, error) { return c.r.Read(p) }
-
-func (c *streamConn) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
-	if err == nil {
-		err = c.rc.Flush()
-	}
-	return n, err
-}
-
-func (c *streamConn) Close() error { return c.r.Close() }

@@ -3,11 +3,9 @@
 package ingress
 
 import (
-	"bufio"
 	"crypto/sha1"
 	"encoding/base64"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"time"
@@ -46,10 +44,7 @@ func checkHandshake(r *http.Request) *refusal {
 // switchProtocols checks the upstream's 101 and turns both connections into a
 // WebSocket relay.
 func (e *exchange) switchProtocols(resp *http.Response) {
-	bad := func(why string) {
-		e.fail(ours(http.StatusBadGateway, "upstream_bad_handshake", "http_upgrade_failed",
-			"the upstream's WebSocket handshake is wrong: "+why, true, OutcomeUpstreamError, "upstream_bad_handshake"))
-	}
+	bad := e.badHandshake
 	up, ok := resp.Body.(io.ReadWriteCloser)
 	overHTTP2 := resp.ProtoMajor == 2 // where the key has no use (RFC 8441 §5)
 	accept := websocketAccept(e.r.Header.Get("Sec-Websocket-Key"))
@@ -73,30 +68,40 @@ func (e *exchange) switchProtocols(resp *http.Response) {
 	h := e.w.Header()
 	clear(h)
 	copyResponseHeader(h, resp.Header)
+	e.live.status.Store(http.StatusSwitchingProtocols)
+	if e.protocol != "" {
+		delete(h, "Sec-Websocket-Accept")
+		e.streamSocket(up, resp)
+		return
+	}
 	h["Connection"], h["Upgrade"] = []string{"Upgrade"}, []string{"websocket"}
 	h["Sec-Websocket-Accept"] = []string{accept}
 	e.rec.Status = http.StatusSwitchingProtocols
-	e.live.status.Store(http.StatusSwitchingProtocols)
 	e.w.WriteHeader(http.StatusSwitchingProtocols)
 	conn, rw, err := e.rc.Hijack()
 	if err != nil {
 		e.rec.Outcome, e.rec.Cause = OutcomeCutWarmwire, CauseInternal
 		panic(http.ErrAbortHandler)
 	}
-	e.rec.Outcome, e.rec.Cause = e.relaySocket(conn, up, rw.Reader, resp.Header["Sec-Websocket-Extensions"])
+	sent, _ := rw.Reader.Peek(rw.Reader.Buffered())
+	e.rec.Outcome, e.rec.Cause = e.relaySocket(conn, up, slices.Clone(sent), resp.Header["Sec-Websocket-Extensions"])
+}
+
+func (e *exchange) badHandshake(why string) {
+	e.fail(ours(http.StatusBadGateway, "upstream_bad_handshake", "http_upgrade_failed",
+		"the upstream's WebSocket handshake is wrong: "+why, true, OutcomeUpstreamError, "upstream_bad_handshake"))
 }
 
 // relaySocket joins the app's connection and the upstream's until both have ended.
-func (e *exchange) relaySocket(app net.Conn, up io.ReadWriteCloser, early *bufio.Reader, extensions []string) (Outcome, string) {
+func (e *exchange) relaySocket(app, up io.ReadWriteCloser, early []byte, extensions []string) (Outcome, string) {
 	e.dog.firstToken() // no answer is awaited on a connection that talks
-	sent, _ := early.Peek(early.Buffered())
 	hearts := e.heartbeats(up)
 	if hearts.End != nil {
 		defer hearts.End()
 	}
 	session := e.watchSession()
 	defer session.end()
-	relay, err := ws.New(ws.Leg{Conn: app, Early: slices.Clone(sent), Policy: hearts.App}, ws.Leg{Conn: up, Policy: hearts.Upstream}, ws.Config{
+	relay, err := ws.New(ws.Leg{Conn: app, Early: early, Policy: hearts.App}, ws.Leg{Conn: up, Policy: hearts.Upstream}, ws.Config{
 		Extensions: extensions,
 		ReadAhead:  e.limits().ReadAhead,
 		Take:       e.s.cfg.Take,

@@ -67,7 +67,7 @@ func causes() set {
 func reasons() set {
 	return newSet("bad_connect_target", "bad_priority", "bad_request_target", "bad_websocket_handshake", "connections", "cross_site_request", "foreign_origin",
 		"forward_denied", "host_not_allowed", "loop_detected", "origin_not_allowed", "token_required", "unknown_host", "unknown_upstream",
-		"unsupported_scheme", "user_not_allowed")
+		"unsupported_protocol", "unsupported_scheme", "user_not_allowed")
 }
 
 // malformedCodes are what the HTTP/1 reader refuses.
