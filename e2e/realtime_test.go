@@ -44,12 +44,13 @@ func (s *seen) closed() string {
 type stage struct {
 	*upstream
 	sidecar
-	caFile, node string
+	caFile string
+	node   string // for session
 }
 
 // newStage sets one up.
 func newStage(t *testing.T, more settings) *stage {
-	s := &stage{upstream: newUpstream(t), caFile: filepath.Join(t.TempDir(), "ca.pem"), node: testenv.NeedNodeModules(t, "clients/node")}
+	s := &stage{upstream: newUpstream(t), caFile: filepath.Join(t.TempDir(), "ca.pem")}
 	if err := os.WriteFile(s.caFile, s.caPEM, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -123,6 +124,7 @@ func TestRealtimeSessionsEnd(t *testing.T) {
 		}
 	}
 	s := newStage(t, settings{})
+	s.node = testenv.NeedNodeModules(t, "clients/node")
 	handles := make([]string, len(tests))
 	var running sync.WaitGroup
 	for i, tt := range tests {
@@ -199,6 +201,7 @@ func TestRealtimeSessionsOutliveBadPongs(t *testing.T) {
 		{"gemini", "never, silence", never, silence, 5, "1005"},
 	}
 	s := newStage(t, settings{upstream: "heartbeat: {min_interval: 1s, max_interval: 1s}"})
+	s.node = testenv.NeedNodeModules(t, "clients/node")
 	var running sync.WaitGroup
 	for _, tt := range tests {
 		running.Go(func() {

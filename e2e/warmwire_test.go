@@ -58,6 +58,7 @@ func built(t *testing.T) programs {
 // A sidecar is a Warmwire that runs.
 type sidecar struct {
 	origin, admin string
+	state         string // the folder of what is kept between runs
 	log           *lockedBuffer
 }
 
@@ -80,8 +81,9 @@ func startWarmwire(t *testing.T, u *upstream, caFile string, more settings) side
 		t.Fatal(err)
 	}
 	var log lockedBuffer
+	state := t.TempDir()
 	cmd := exec.Command(program, "run", "-c", file)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + state, "STATE_DIRECTORY=" + state}
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -90,7 +92,7 @@ func startWarmwire(t *testing.T, u *upstream, caFile string, more settings) side
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() { stopWarmwire(t, cmd, ended, &log) })
 	waitReady(t, program, file, &log)
-	return sidecar{"http://" + address, "http://" + admin, &log}
+	return sidecar{"http://" + address, "http://" + admin, state, &log}
 }
 
 func stopWarmwire(t *testing.T, cmd *exec.Cmd, ended <-chan error, log *lockedBuffer) {

@@ -105,6 +105,9 @@ func New(cfg Config) (*Admin, error) {
 		"/v1/reload":          {http.MethodPost, false, a.reload},
 		"/v1/quit":            {http.MethodPost, false, a.quit},
 	}
+	for _, path := range dashboardFiles() {
+		a.routes[path] = route{http.MethodGet, false, a.asset}
+	}
 	return a, nil
 }
 

@@ -23,6 +23,9 @@ func TestOpenAPIListsAllPaths(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, path := range dashboardFiles() {
+		delete(a.routes, path) // what a page loads is nothing to call
+	}
 	for path, rt := range a.routes {
 		if len(doc.Paths[path]) != 1 || doc.Paths[path][strings.ToLower(rt.method)] == nil {
 			t.Errorf("%s %s is not described in openapi.json: add it to calls in internal/sidecar/openapi_test.go, and run that with -update", rt.method, path)

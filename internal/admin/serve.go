@@ -39,10 +39,6 @@ var openAPI []byte
 
 const plainText = "text/plain; charset=utf-8"
 
-func (a *Admin) index(w http.ResponseWriter, _ *http.Request) {
-	write(w, http.StatusOK, plainText, []byte(indexText))
-}
-
 func (a *Admin) healthz(w http.ResponseWriter, _ *http.Request) {
 	write(w, http.StatusOK, plainText, []byte("ok\n"))
 }
