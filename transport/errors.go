@@ -28,6 +28,10 @@ type typed interface {
 	RequestSent() bool
 }
 
+// kindAnonymous is the code of a server that wants to know who we are, when we have no
+// certificate to show.
+const kindAnonymous = "upstream_tls_client_certificate"
+
 // tlsError names what is wrong with a handshake, in words to act on.
 func tlsError(host string, err error, handshake time.Duration) *Error {
 	e := &Error{In: "tls", Kind: "upstream_tls_failed", Err: fmt.Errorf("TLS handshake with %s: %w", host, err)}
@@ -52,8 +56,8 @@ func tlsError(host string, err error, handshake time.Duration) *Error {
 }
 
 // classify makes an error of the way out one that says its phase and code. The
-// cause of cancellation goes before it.
-func classify(ctx context.Context, err error) error {
+// cause of cancellation goes before it. anonymous: there is no certificate of ours.
+func classify(ctx context.Context, err error, anonymous bool) error {
 	var t typed
 	if cause := context.Cause(ctx); cause != nil {
 		if errors.As(cause, &t) {
@@ -62,6 +66,9 @@ func classify(ctx context.Context, err error) error {
 		return errors.Join(cause, err)
 	}
 	found := errors.As(err, &t)
+	if found && t.Code() == kindAnonymous {
+		return err
+	}
 	if alert := remoteAlert(err); alert != "" {
 		// With TLS 1.3 the server judges our certificate after our handshake is over: what
 		// is known of the request stays true.
@@ -71,6 +78,9 @@ func classify(ctx context.Context, err error) error {
 		}
 		if strings.Contains(alert, "certificate") || strings.Contains(alert, "access denied") {
 			e.Err = fmt.Errorf("%w; if it asks for a client certificate, see tls.client_cert", e.Err)
+		}
+		if anonymous && (strings.HasSuffix(alert, "certificate required") || strings.HasSuffix(alert, "bad certificate")) {
+			e.Kind = kindAnonymous // what it cannot accept is ours, that is none
 		}
 		return e
 	}

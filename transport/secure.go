@@ -34,6 +34,7 @@ type opening struct {
 	asked      bool   // for what the HTTPS record says of ECH
 	ech        []byte // ECHConfigList to use; nil = none
 	refused    bool   // ECH was refused, or could not be used
+	anonymous  bool   // the server has asked for a certificate of ours, and there is none
 }
 
 // protocols are what it offers in ALPN.
@@ -121,6 +122,10 @@ func (op *opening) handshake(ctx context.Context, c net.Conn) (*tls.Conn, error)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
+	if alert := remoteAlert(err); alert != "" && op.anonymous {
+		return nil, &Error{In: "tls", Kind: kindAnonymous,
+			Err: fmt.Errorf("TLS handshake with %s: %w; it asks for a client certificate: see tls.client_cert", o.addr, err)}
+	}
 	failed := tlsError(o.addr, o.t.cfg.Trust.Explain(o.host, err), o.t.cfg.TLSHandshake)
 	if len(op.ech) > 0 {
 		failed.Err = fmt.Errorf("%w (with the ECH offer of its HTTPS record: tls.ech)", failed.Err)
@@ -142,6 +147,11 @@ func (o *origin) tlsConfig(op *opening) (*tls.Config, *tlspool.Handshake) {
 	key.QUIC = op == nil
 	if c := o.t.cfg.ClientCert; c != nil {
 		key.Client = c.Apply(cfg)
+	} else if op != nil {
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			op.anonymous = true
+			return new(tls.Certificate), nil // none: many servers only ask
+		}
 	}
 	var session *tlspool.Handshake
 	switch store := o.t.cfg.Sessions; {

@@ -77,7 +77,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if attempt < maxAttempts && unprocessed(err) && ctx.Err() == nil {
 			continue
 		}
-		err = classify(ctx, err)
+		err = classify(ctx, err, t.cfg.ClientCert == nil)
 		cancel(err)
 		return nil, err
 	}

@@ -76,6 +76,7 @@ type failure struct {
 	outcome Outcome
 	cause   string
 	after   time.Duration // when to try again, for 503; 0 = 1 s
+	close   bool          // the app's connection ends with it
 }
 
 func ours(status int, code, proxy, message string, sent bool, outcome Outcome, cause string) failure {
@@ -222,6 +223,9 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, kind dialect.Kind,
 	h["Cache-Control"] = []string{"no-store"}
 	h["Date"] = []string{time.Now().UTC().Format(http.TimeFormat)} // RFC 9110 §6.6.1: this answer's origin is us
 	h["X-Should-Retry"] = []string{strconv.FormatBool(!f.sent && (f.outcome == OutcomeUpstreamError || f.code == CauseOverloaded || f.cause == CauseDrain))}
+	if f.close { // over HTTP/2 this makes net/http send GOAWAY
+		h["Connection"] = []string{"close"}
+	}
 	if f.proxy != "" {
 		h["Proxy-Status"] = []string{"warmwire; error=" + f.proxy + "; details=" + strconv.QuoteToASCII(f.code)}
 	}

@@ -259,6 +259,29 @@ func (e *exchange) blind(authority, host string, conn net.Conn, first []byte) {
 	e.rec.BytesIn, e.rec.BytesOut = tun.in, tun.out
 }
 
+// codeClientCertificate is the code that the way out has for a server that ended TLS
+// because it was shown no client certificate.
+const codeClientCertificate = "upstream_tls_client_certificate"
+
+// leaveAlone makes the host of the tunnel that e came in be tunnelled untouched, if f says
+// that it wants a certificate which only the app may have. Nothing of the call was
+// processed, and this connection ends with its answer: the app's next one is the host's.
+func (e *exchange) leaveAlone(f *failure) {
+	if e.inside == nil || e.inside.scheme != "https" || f.code != codeClientCertificate {
+		return
+	}
+	host := strings.TrimSuffix(strings.ToLower(hostname(e.inside.host)), ".")
+	until, learned := e.s.intercept.exceptions.WantsCertificate(host, time.Now())
+	if until.IsZero() {
+		return
+	}
+	f.sent, f.close = false, true
+	f.message += "; if the app has one, try again: the next connection to this host is tunnelled untouched"
+	if learned && e.s.cfg.Hooks.ClientCertificate != nil {
+		e.s.cfg.Hooks.ClientCertificate(host, until)
+	}
+}
+
 // handshake makes the app's handshake, and closes c if it fails.
 func (e *exchange) handshake(c *tls.Conn, alert *intercept.Alert, host string) error {
 	ctx, cancel := context.WithTimeout(e.ctx, handshakeLimit)

@@ -102,7 +102,8 @@ type Hooks struct {
 	SessionEnds  func(SessionWarning)  // a realtime session ends soon, or has reached its limit
 	Panicked     func(v any, stack []byte)
 
-	Intercepted      func(result InterceptResult)       // what became of a tunnel to a listed host
-	InterceptTrouble func(host string, err error)       // a listed host has no certificate, or cannot be reached
-	Distrusted       func(host string, until time.Time) // it is tunnelled untouched from now on
+	Intercepted       func(result InterceptResult)       // what became of a tunnel to a listed host
+	InterceptTrouble  func(host string, err error)       // a listed host has no certificate, or cannot be reached
+	Distrusted        func(host string, until time.Time) // it is tunnelled untouched from now on
+	ClientCertificate func(host string, until time.Time) // the same, because it wants the app's own
 }

@@ -357,6 +357,7 @@ func (e *exchange) cut(err error, resp *http.Response, u *Upstream) {
 // fail answers with an error of ours, unless the app has left: then there is
 // nobody to answer, and the stream is just broken off.
 func (e *exchange) fail(f failure) {
+	e.leaveAlone(&f)
 	e.rec.Outcome, e.rec.Cause, e.rec.Status = f.outcome, f.cause, f.status
 	if f.cause == CauseAppLeft {
 		e.rec.Status = 0

@@ -18,11 +18,20 @@ const (
 	blindFor     = time.Hour
 )
 
+// A Reason is why a host is left alone.
+type Reason string
+
+// The reasons.
+const (
+	Untrusted         Reason = "untrusted"          // clients did not accept our certificate
+	ClientCertificate Reason = "client_certificate" // it wants one of the client's own
+)
+
 // maxHosts bounds what is remembered; more hosts cannot be listed.
 const maxHosts = 1000
 
 // Exceptions are the listed hosts that are left alone for a while, because clients did
-// not accept our certificate. The zero value is empty and ready.
+// not accept our certificate, or the host wants one of theirs. The zero value is empty and ready.
 type Exceptions struct {
 	mu    sync.Mutex // guards hosts and what is in it
 	hosts map[string]*exception
@@ -31,6 +40,34 @@ type Exceptions struct {
 type exception struct {
 	refused [refusals]time.Time // the latest ones, the oldest first
 	until   time.Time
+	reason  Reason
+}
+
+// entryLocked returns that of a host, nil if there is no room for another one.
+func (x *Exceptions) entryLocked(host string) *exception {
+	e := x.hosts[host]
+	if e == nil && len(x.hosts) < maxHosts {
+		if x.hosts == nil {
+			x.hosts = make(map[string]*exception)
+		}
+		e = &exception{}
+		x.hosts[host] = e
+	}
+	return e
+}
+
+// WantsCertificate notes that a host has ended TLS for want of a client's certificate:
+// it is left alone from now on. learned is false if it was before.
+func (x *Exceptions) WantsCertificate(host string, now time.Time) (until time.Time, learned bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e := x.entryLocked(host)
+	if e == nil {
+		return time.Time{}, false
+	}
+	learned = !now.Before(e.until)
+	e.until, e.reason = now.Add(blindFor), ClientCertificate
+	return e.until, learned
 }
 
 // Refused notes that a client did not accept the certificate of a host. If the host is
@@ -38,23 +75,16 @@ type exception struct {
 func (x *Exceptions) Refused(host string, now time.Time) (until time.Time, learned bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	e := x.hosts[host]
+	e := x.entryLocked(host)
 	if e == nil {
-		if len(x.hosts) >= maxHosts {
-			return time.Time{}, false
-		}
-		if x.hosts == nil {
-			x.hosts = make(map[string]*exception)
-		}
-		e = &exception{}
-		x.hosts[host] = e
+		return time.Time{}, false
 	}
 	copy(e.refused[:], e.refused[1:])
 	e.refused[refusals-1] = now
 	if now.Before(e.until) || e.refused[0].IsZero() || now.Sub(e.refused[0]) > refusalsSpan {
 		return time.Time{}, false
 	}
-	e.until = now.Add(blindFor)
+	e.until, e.reason = now.Add(blindFor), Untrusted
 	return e.until, true
 }
 
@@ -68,8 +98,9 @@ func (x *Exceptions) Blind(host string, now time.Time) bool {
 
 // An Exception is one host that is left alone.
 type Exception struct {
-	Host  string
-	Until time.Time
+	Host   string
+	Until  time.Time
+	Reason Reason
 }
 
 // List returns those in force, by name.
@@ -79,7 +110,7 @@ func (x *Exceptions) List(now time.Time) []Exception {
 	var list []Exception
 	for host, e := range x.hosts {
 		if now.Before(e.until) {
-			list = append(list, Exception{host, e.until})
+			list = append(list, Exception{host, e.until, e.reason})
 		}
 	}
 	slices.SortFunc(list, func(a, b Exception) int { return cmp.Compare(a.Host, b.Host) })

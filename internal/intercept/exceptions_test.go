@@ -59,7 +59,7 @@ func TestExceptionsAreListedClearedAndBounded(t *testing.T) {
 	for _, host := range []string{"b.test", "a.test", "a.test", "b.test", "a.test", "b.test", "c.test"} {
 		x.Refused(host, now)
 	}
-	want := []Exception{{"a.test", now.Add(time.Hour)}, {"b.test", now.Add(time.Hour)}}
+	want := []Exception{{"a.test", now.Add(time.Hour), Untrusted}, {"b.test", now.Add(time.Hour), Untrusted}}
 	if got := x.List(now); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
@@ -74,5 +74,26 @@ func TestExceptionsAreListedClearedAndBounded(t *testing.T) {
 	}
 	if len(x.hosts) != maxHosts {
 		t.Errorf("%d hosts are remembered", len(x.hosts))
+	}
+}
+
+func TestHostThatWantsACertificate(t *testing.T) {
+	var x Exceptions
+	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+	until, learned := x.WantsCertificate("a.test", now)
+	if !learned || !until.Equal(now.Add(time.Hour)) || !x.Blind("a.test", now) || x.Blind("a.test", until) {
+		t.Errorf("learned %v until %v", learned, until)
+	}
+	if _, learned := x.WantsCertificate("a.test", now.Add(time.Minute)); learned {
+		t.Error("learned twice")
+	}
+	if got := x.List(now.Add(time.Minute)); len(got) != 1 || got[0] != (Exception{"a.test", now.Add(61 * time.Minute), ClientCertificate}) {
+		t.Errorf("listed %v", got)
+	}
+	if _, learned := x.WantsCertificate("a.test", now.Add(2*time.Hour)); !learned {
+		t.Error("not learned again after its time")
+	}
+	if n := x.Clear("a.test", now.Add(2*time.Hour)); n != 1 || x.Blind("a.test", now.Add(2*time.Hour)) {
+		t.Errorf("cleared %d", n)
 	}
 }

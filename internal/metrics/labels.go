@@ -59,7 +59,7 @@ func causes() set {
 		"loop", "parent_proxy_failed", "parent_proxy_refused", "target_denied", "upstream_bad_handshake", "upstream_bad_response", "upstream_closed",
 		"upstream_connect_failed", "upstream_connect_refused", "upstream_connect_timeout", "upstream_dead_flow", "upstream_dns_failed", "upstream_dns_timeout",
 		"upstream_failed", "upstream_header_too_large", "upstream_protocol_error", "upstream_queue_full", "upstream_queue_timeout", "upstream_request_write_timeout",
-		"upstream_response_header_timeout", "upstream_tls_expired", "upstream_tls_failed", "upstream_tls_timeout", "upstream_tls_untrusted",
+		"upstream_response_header_timeout", "upstream_tls_client_certificate", "upstream_tls_expired", "upstream_tls_failed", "upstream_tls_timeout", "upstream_tls_untrusted",
 		"upstream_tls_wrong_name", "upstream_unreachable")
 }
 

@@ -167,8 +167,9 @@ func TestAppsThatDoNotTrustUsAreShown(t *testing.T) {
 		Intercept struct {
 			Hosts []string
 			Blind []struct {
-				Host  string
-				Until time.Time
+				Host   string
+				Until  time.Time
+				Reason string
 			}
 			Authorities []struct{ Role, SHA256 string }
 		}
@@ -177,7 +178,7 @@ func TestAppsThatDoNotTrustUsAreShown(t *testing.T) {
 	if err := json.Unmarshal([]byte(page), &st); err != nil {
 		t.Fatal(err)
 	}
-	if i := st.Intercept; len(i.Hosts) != 1 || len(i.Blind) != 1 || i.Blind[0].Host != "example.com" || len(i.Authorities) != 1 || i.Authorities[0].Role != "active" {
+	if i := st.Intercept; len(i.Hosts) != 1 || len(i.Blind) != 1 || i.Blind[0].Host != "example.com" || i.Blind[0].Reason != "untrusted" || len(i.Authorities) != 1 || i.Authorities[0].Role != "active" {
 		t.Errorf("status: %+v", i)
 	}
 	if strings.Contains(page, "PRIVATE") || strings.Contains(page, "key") {
@@ -414,4 +415,71 @@ func relayTo(t *testing.T, to func() string) string {
 	})
 	t.Cleanup(func() { _ = ln.Close() })
 	return ln.Addr().String()
+}
+
+// A host that wants the app's own client certificate gets it: the first call fails with
+// the reason and may be made again, and then the host is tunnelled untouched, in sight and
+// until somebody clears it.
+func TestInterceptedHostThatWantsAClientCertificate(t *testing.T) {
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		for _, http2 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s HTTP/2 %v", tls.VersionName(version), http2), func(t *testing.T) {
+				site := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].Subject.CommonName)
+				}))
+				site.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MaxVersion: version}
+				site.Config.ErrorLog = log.New(io.Discard, "", 0)
+				site.StartTLS()
+				defer site.Close()
+				theirs := filepath.Join(t.TempDir(), "theirs.pem")
+				if err := ca.WritePublic(theirs, ca.PEM(site.Certificate())); err != nil {
+					t.Fatal(err)
+				}
+				r := intercepting(t, site.URL, ", tls: {ca_file: "+theirs+"}", "")
+				issuer, err := ca.New(ca.Config{Hosts: []string{"the-app"}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				own, err := issuer.Certificate("the-app")
+				if err != nil {
+					t.Fatal(err)
+				}
+				both := poolOf(t, theirs)
+				both.AppendCertsFromPEM([]byte(readFile(t, r.ca)))
+				tr := &http.Transport{
+					Proxy:           http.ProxyURL(&url.URL{Scheme: "http", Host: r.addr}),
+					TLSClientConfig: &tls.Config{RootCAs: both, Certificates: []tls.Certificate{*own}}, ForceAttemptHTTP2: http2,
+				}
+				defer tr.CloseIdleConnections()
+				app := &http.Client{Transport: tr, Timeout: patience}
+				get := func() (*http.Response, string) {
+					resp, err := app.Get("https://" + r.host + "/")
+					if err != nil {
+						t.Fatal(err)
+					}
+					body, _ := io.ReadAll(resp.Body)
+					_ = resp.Body.Close()
+					return resp, string(body)
+				}
+				resp, body := get()
+				if resp.StatusCode != http.StatusBadGateway || !strings.Contains(body, "upstream_tls_client_certificate") || !strings.Contains(body, "tls.client_cert") ||
+					resp.Header.Get("X-Should-Retry") != "true" {
+					t.Errorf("%s %v: %s", resp.Status, resp.Header, body)
+				}
+				if resp, _ := get(); resp.StatusCode != http.StatusOK { // on a connection of its own: ours has ended
+					t.Errorf("the second call: %s", resp.Status)
+				}
+				r.metric(`warmwire_intercepts_total{result="learned"} 1`)
+				if page := r.get("/v1/status"); !strings.Contains(page, `"reason": "client_certificate"`) {
+					t.Errorf("status:\n%s", page)
+				}
+				if n := strings.Count(r.log.String(), "wants a client certificate"); n != 1 {
+					t.Errorf("%d lines say so:\n%s", n, r.log)
+				}
+				if status, body := r.post("/v1/intercept/clear?host=example.com"); status != http.StatusOK || !strings.Contains(body, `"hosts": 1`) {
+					t.Errorf("clear: %d %s", status, body)
+				}
+			})
+		}
+	}
 }

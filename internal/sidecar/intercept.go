@@ -56,6 +56,12 @@ func (s *Sidecar) distrusted(host string, until time.Time) {
 		"or list the host in intercept.blind", "host", host, "until", until.UTC().Format(time.RFC3339))
 }
 
+// wantsClientCertificate says the same of a host that wants the app's own certificate.
+func (s *Sidecar) wantsClientCertificate(host string, until time.Time) {
+	s.log.Warn("the host wants a client certificate and Warmwire has none for it: it is tunnelled untouched for a while. "+
+		"Set tls.client_cert of its upstream, or list the host in intercept.blind", "host", host, "until", until.UTC().Format(time.RFC3339))
+}
+
 // An interceptStatus is what status shows of interception; never a key.
 type interceptStatus struct {
 	Hosts       []string          `json:"hosts"`
@@ -65,8 +71,9 @@ type interceptStatus struct {
 }
 
 type exceptionStatus struct {
-	Host  string    `json:"host"`
-	Until time.Time `json:"until"`
+	Host   string    `json:"host"`
+	Until  time.Time `json:"until"`
+	Reason string    `json:"reason"` // untrusted or client_certificate
 }
 
 type authorityStatus struct {
@@ -81,7 +88,7 @@ func (s *Sidecar) interceptStatus() *interceptStatus {
 	}
 	st := &interceptStatus{Hosts: slices.Clone(s.intercepted), Blind: []exceptionStatus{}}
 	for _, e := range s.ingress.Exceptions() {
-		st.Blind = append(st.Blind, exceptionStatus{e.Host, e.Until.UTC()})
+		st.Blind = append(st.Blind, exceptionStatus{e.Host, e.Until.UTC(), string(e.Reason)})
 	}
 	states, err := s.authority.States()
 	if err != nil {

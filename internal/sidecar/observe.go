@@ -104,9 +104,11 @@ func (s *Sidecar) hooks() ingress.Hooks {
 		},
 		Intercepted:      func(r ingress.InterceptResult) { s.metrics.Intercepted(string(r)) },
 		InterceptTrouble: s.interceptTrouble(),
-		Distrusted:       s.distrusted,
-		SessionEnds:      s.sessionEnds,
-		Panicked:         func(v any, stack []byte) { s.log.Error("internal error", "panic", v, "stack", string(stack)) },
+
+		ClientCertificate: s.wantsClientCertificate,
+		Distrusted:        s.distrusted,
+		SessionEnds:       s.sessionEnds,
+		Panicked:          func(v any, stack []byte) { s.log.Error("internal error", "panic", v, "stack", string(stack)) },
 	}
 }
 

@@ -121,7 +121,7 @@ func hopeless(f fault) bool {
 	switch code := f.Code(); {
 	case f.Phase() == "queue":
 		return true
-	case strings.HasSuffix(code, "_untrusted"), strings.HasSuffix(code, "_wrong_name"), strings.HasSuffix(code, "_expired"):
+	case strings.HasSuffix(code, "_untrusted"), strings.HasSuffix(code, "_wrong_name"), strings.HasSuffix(code, "_expired"), strings.HasSuffix(code, "_client_certificate"):
 		return true
 	case strings.HasSuffix(code, "_denied"): // by ourselves
 		return true
