@@ -15,7 +15,7 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 VULNDB   := golang.org/x/vulndb@v0.0.0-20261105234957-e22db6528018
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test race fuzz arch lint vuln check e2e e2e-deps lab lab-full lab-heartbeats bench deploy-check image clean
+.PHONY: help build demo test race fuzz arch lint vuln check e2e e2e-deps clients lab lab-full lab-heartbeats bench deploy-check image clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -57,6 +57,9 @@ e2e-deps: ## npm packages of the client matrix
 e2e: ## real clients through every mode; the table goes to e2e/out/matrix.md
 	$(GO) test -count=1 -v -run '^TestMatrix' ./e2e | grep -vE '^\s*(=== |--- PASS)' ; exit $${PIPESTATUS[0]}
 e2e: SHELL := /bin/bash
+
+clients: ## the same, and the table of docs/clients.md is written anew
+	$(GO) test -count=1 -run '^TestMatrix$$' ./e2e -update
 
 lab: build ## streams and heartbeats on a bad network, direct and through Warmwire; under seven minutes; root
 	bin/warmwire lab study --length $(LENGTH) --check

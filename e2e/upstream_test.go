@@ -37,9 +37,10 @@ const patience = 30 * time.Second
 // that a host and port names one upstream, and a plain address that no
 // configuration mentions.
 type upstream struct {
-	tls   map[string]string // API -> https://localhost:port
-	plain string            // http://localhost:port
-	caPEM []byte
+	tls    map[string]string // API -> https://localhost:port
+	listed map[string]string // API -> https://openai.test:port; the same, by a name that only Warmwire can find
+	plain  string            // http://localhost:port
+	caPEM  []byte
 
 	mu   sync.Mutex
 	runs map[string]*run // guarded by mu; by the key that the client sends
@@ -51,7 +52,7 @@ func newUpstream(t *testing.T) *upstream {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &upstream{tls: map[string]string{}, runs: map[string]*run{}}
+	u := &upstream{tls: map[string]string{}, listed: map[string]string{}, runs: map[string]*run{}}
 	var cert tls.Certificate
 	u.caPEM, cert = newCertificate(t)
 	var both http.Protocols
@@ -86,12 +87,17 @@ func newUpstream(t *testing.T) *upstream {
 	}
 	for _, api := range []string{"openai", "anthropic", "gemini"} {
 		u.tls[api] = "https://" + serve(func(l net.Listener) error { return server.ServeTLS(l, "", "") })
+		u.listed[api] = strings.Replace(u.tls[api], "localhost", listedName(api), 1)
 	}
 	u.plain = "http://" + serve(server.Serve)
 	return u
 }
 
-// newCertificate makes an authority and a certificate for localhost.
+// listedName is the name of an API's host by which it may be intercepted. They differ,
+// as an upstream is known by its host.
+func listedName(api string) string { return api + ".test" }
+
+// newCertificate makes an authority and a certificate for all names of the upstream.
 func newCertificate(t *testing.T) (caPEM []byte, leaf tls.Certificate) {
 	t.Helper()
 	must := func(err error) {
@@ -113,7 +119,7 @@ func newCertificate(t *testing.T) (caPEM []byte, leaf tls.Certificate) {
 	parent, err := x509.ParseCertificate(caDER)
 	must(err)
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"},
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost", listedName("openai"), listedName("anthropic"), listedName("gemini")},
 		NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, parent, leafKey.Public(), caKey)

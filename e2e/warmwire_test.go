@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -59,12 +60,50 @@ func built(t *testing.T) programs {
 type sidecar struct {
 	origin, admin string
 	state         string // the folder of what is kept between runs
+	program, file string // the program, and its configuration
 	log           *lockedBuffer
 }
 
+// environ is all that the program gets to know.
+func environ(state string) []string {
+	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + state, "STATE_DIRECTORY=" + state}
+}
+
+// print returns what one of the program's commands prints.
+func (s sidecar) print(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), s.program, append(args, "-c", s.file)...)
+	cmd.Env = environ(s.state)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("warmwire %s: %v", strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
 // settings are YAML beside what every test needs: "key: value, …" for the listener and
-// for each upstream.
-type settings struct{ listen, upstream string }
+// for each upstream, and whole lines for the top.
+type settings struct {
+	listen, upstream, top string
+	listed                bool // the upstream's other names are upstreams too, and intercepted
+}
+
+// config is the file of a Warmwire in front of u.
+func (s settings) config(u *upstream, address, admin, caFile, dir string) string {
+	config := fmt.Sprintf("listen: {address: %s, %s}\nadmin: {address: %s}\n%s", address, s.listen, admin, s.top)
+	config += fmt.Sprintf("dns: {hosts_file: %s}\n", filepath.Join(dir, "hosts"))
+	var names []string
+	upstreams := "upstreams:\n"
+	for _, api := range []string{"openai", "anthropic", "gemini"} {
+		line := "  %s: {url: %q, tls: {ca_file: %q}, %s}\n"
+		upstreams += fmt.Sprintf(line, api, u.tls[api], caFile, s.upstream)
+		if s.listed {
+			names = append(names, listedName(api))
+			upstreams += fmt.Sprintf(line, "listed-"+api, u.listed[api], caFile, s.upstream)
+		}
+	}
+	return config + fmt.Sprintf("intercept: {hosts: [%s]}\n", strings.Join(names, ", ")) + upstreams
+}
 
 // startWarmwire runs the real program in front of u. It is told to end when the test
 // does, and must end well.
@@ -72,18 +111,19 @@ func startWarmwire(t *testing.T, u *upstream, caFile string, more settings) side
 	t.Helper()
 	program := built(t).warmwire
 	address, admin := freeAddress(t), freeAddress(t)
-	config := fmt.Sprintf("listen: {address: %s, %s}\nadmin: {address: %s}\nupstreams:\n", address, more.listen, admin)
-	for _, api := range []string{"openai", "anthropic", "gemini"} {
-		config += fmt.Sprintf("  %s: {url: %q, tls: {ca_file: %q}, %s}\n", api, u.tls[api], caFile, more.upstream)
-	}
-	file := filepath.Join(t.TempDir(), "warmwire.yaml")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
+	state, dir := t.TempDir(), t.TempDir()
+	file := filepath.Join(dir, "warmwire.yaml")
+	for path, text := range map[string]string{
+		file:                        more.config(u, address, admin, caFile, dir),
+		filepath.Join(dir, "hosts"): "127.0.0.1 localhost openai.test anthropic.test gemini.test\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var log lockedBuffer
-	state := t.TempDir()
 	cmd := exec.Command(program, "run", "-c", file)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + state, "STATE_DIRECTORY=" + state}
+	cmd.Env = environ(state)
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -92,7 +132,7 @@ func startWarmwire(t *testing.T, u *upstream, caFile string, more settings) side
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() { stopWarmwire(t, cmd, ended, &log) })
 	waitReady(t, program, file, &log)
-	return sidecar{"http://" + address, "http://" + admin, state, &log}
+	return sidecar{"http://" + address, "http://" + admin, state, program, file, &log}
 }
 
 func stopWarmwire(t *testing.T, cmd *exec.Cmd, ended <-chan error, log *lockedBuffer) {

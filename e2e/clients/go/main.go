@@ -52,18 +52,9 @@ func run(args []string) error {
 	if len(args) != 1 {
 		return errors.New("usage: go nethttp|nethttp-h2c|gorilla")
 	}
-	trust, err := trusted(os.Getenv("E2E_CA"))
+	proxy, trust, err := surroundings()
 	if err != nil {
 		return err
-	}
-	var proxy func(*http.Request) (*url.URL, error)
-	if p := os.Getenv("E2E_PROXY"); p != "" {
-		u, err := url.Parse(p)
-		if err != nil {
-			return err
-		}
-		// Not ProxyFromEnvironment: that leaves loopback targets out.
-		proxy = http.ProxyURL(u)
 	}
 	a := &answer{hash: sha256.New()}
 	switch args[0] {
@@ -84,6 +75,26 @@ func run(args []string) error {
 	return json.NewEncoder(os.Stdout).Encode(map[string]any{
 		"text_sha256": hex.EncodeToString(a.hash.Sum(nil)), "chunks": a.chunks, "protocol": a.protocol,
 	})
+}
+
+// surroundings are the proxy and what is to be trusted. Intercepted, both are what Go
+// finds by itself.
+func surroundings() (proxy func(*http.Request) (*url.URL, error), trust *tls.Config, err error) {
+	if os.Getenv("E2E_MODE") == "intercepted" {
+		return http.ProxyFromEnvironment, nil, nil
+	}
+	if trust, err = trusted(os.Getenv("E2E_CA")); err != nil {
+		return nil, nil, err
+	}
+	if p := os.Getenv("E2E_PROXY"); p != "" {
+		u, err := url.Parse(p)
+		if err != nil {
+			return nil, nil, err
+		}
+		// Not ProxyFromEnvironment: that leaves loopback targets out.
+		proxy = http.ProxyURL(u)
+	}
+	return proxy, trust, nil
 }
 
 func trusted(file string) (*tls.Config, error) {
@@ -112,6 +123,7 @@ func call(a *answer, t *http.Transport) error {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+os.Getenv("E2E_KEY"))
+	req.Header.Set("Traceparent", os.Getenv("E2E_TRACEPARENT"))
 	resp, err := (&http.Client{Transport: t}).Do(req)
 	if err != nil {
 		return err
@@ -128,7 +140,9 @@ func call(a *answer, t *http.Transport) error {
 
 func talk(a *answer, d *websocket.Dialer) error {
 	target := strings.Replace(os.Getenv("E2E_ORIGIN"), "http", "ws", 1) + "/v1/realtime?model=" + url.QueryEscape(os.Getenv("E2E_MODEL"))
-	conn, resp, err := d.Dial(target, http.Header{"Authorization": {"Bearer " + os.Getenv("E2E_KEY")}})
+	conn, resp, err := d.Dial(target, http.Header{
+		"Authorization": {"Bearer " + os.Getenv("E2E_KEY")}, "Traceparent": {os.Getenv("E2E_TRACEPARENT")},
+	})
 	if err != nil {
 		if resp != nil {
 			text, _ := io.ReadAll(resp.Body) // the handshake's error is the one to report

@@ -4,7 +4,8 @@
 import net from "node:net";
 import process from "node:process";
 
-const { E2E_PROXY: proxy, E2E_MODE: mode } = process.env;
+const { E2E_MODE: mode } = process.env;
+const proxy = process.env.E2E_PROXY || process.env.HTTPS_PROXY;
 
 // OpenAI's realtime client makes wss: of every base URL. For one that begins with
 // http: the plain connection has to be opened for it.

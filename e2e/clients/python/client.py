@@ -2,7 +2,9 @@
 """One real client a run: client.py NAME. Everything else is in the environment.
 
 E2E_ORIGIN is what the base URL starts with; E2E_MODEL, E2E_KEY; E2E_PROXY and
-E2E_MODE (forward or tunnel) for a proxy; E2E_CA for trust. Prints "first" at the
+E2E_MODE (forward or tunnel) for a proxy; E2E_CA for trust. With the mode intercepted
+neither is given, and the libraries find HTTPS_PROXY, SSL_CERT_FILE and
+REQUESTS_CA_BUNDLE by themselves. E2E_TRACEPARENT is a field for each request. Prints "first" at the
 first piece of the answer, and at the end one line of JSON.
 """
 
@@ -20,12 +22,13 @@ MODEL = os.environ["E2E_MODEL"]
 KEY = os.environ["E2E_KEY"]
 PROXY = os.environ.get("E2E_PROXY") or None
 MODE = os.environ["E2E_MODE"]
-CA = os.environ["E2E_CA"]
+CA = os.environ.get("E2E_CA")
+BY_ENVIRONMENT = MODE == "intercepted"
 
 URL = ORIGIN + "/v1/chat/completions"
 WS_URL = ORIGIN.replace("http", "ws", 1) + "/v1/realtime?model=" + quote(MODEL)
 BODY = {"model": MODEL, "stream": True, "messages": [{"role": "user", "content": "hello"}]}
-HEADERS = {"Authorization": "Bearer " + KEY}
+HEADERS = {"Authorization": "Bearer " + KEY, "Traceparent": os.environ["E2E_TRACEPARENT"]}
 
 
 class Answer:
@@ -58,10 +61,10 @@ def run_requests(answer):
     import requests
 
     session = requests.Session()
-    session.trust_env = False
+    session.trust_env = BY_ENVIRONMENT
     if PROXY:
         session.proxies = {"http": PROXY, "https": PROXY}
-    with session.post(URL, json=BODY, headers=HEADERS, stream=True, verify=CA) as response:
+    with session.post(URL, json=BODY, headers=HEADERS, stream=True, verify=CA or True) as response:
         response.raise_for_status()
         answer.protocol = "HTTP/1.1"
         for data in response.iter_content(chunk_size=None):
@@ -71,7 +74,7 @@ def run_requests(answer):
 def run_httpx(answer, http2=False):
     import httpx
 
-    with httpx.Client(http2=http2, verify=CA, proxies=PROXY, trust_env=False) as client:
+    with httpx.Client(http2=http2, verify=CA or True, proxies=PROXY, trust_env=BY_ENVIRONMENT) as client:
         with client.stream("POST", URL, json=BODY, headers=HEADERS) as response:
             response.raise_for_status()
             answer.protocol = response.http_version
@@ -83,7 +86,7 @@ async def run_aiohttp(answer):
     import aiohttp
 
     trust = ssl.create_default_context(cafile=CA)
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(trust_env=BY_ENVIRONMENT) as session:
         async with session.post(URL, json=BODY, headers=HEADERS, proxy=PROXY, ssl=trust) as response:
             response.raise_for_status()
             answer.protocol = "HTTP/%d.%d" % response.version
@@ -95,7 +98,7 @@ async def run_aiohttp_ws(answer):
     import aiohttp
 
     trust = ssl.create_default_context(cafile=CA)
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(trust_env=BY_ENVIRONMENT) as session:
         async with session.ws_connect(
             WS_URL, headers=HEADERS, proxy=PROXY, ssl=trust, protocols=["realtime"]
         ) as ws:
@@ -108,9 +111,10 @@ async def run_aiohttp_ws(answer):
 
 def connect_through_proxy():
     """Opens a tunnel as PySocks and others do; Debian's websockets has no proxy."""
-    if not PROXY:
+    address = os.environ["HTTPS_PROXY"] if BY_ENVIRONMENT else PROXY
+    if not address:
         return None
-    proxy, target = urlsplit(PROXY), urlsplit(ORIGIN)
+    proxy, target = urlsplit(address), urlsplit(ORIGIN)
     authority = "%s:%d" % (target.hostname, target.port)
     sock = socket.create_connection((proxy.hostname, proxy.port))
     sock.sendall(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())

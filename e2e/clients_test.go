@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/warmwire/warmwire/internal/testenv"
+)
+
+// The ways in. Each but direct goes through Warmwire.
+const (
+	direct      = "direct"       // https to the upstream itself: the control
+	base        = "base URL"     // http://127.0.0.1:port/openai/v1/…
+	forward     = "forward"      // absolute form; a configured host, so TLS to it
+	open        = "open forward" // absolute form; a host that no upstream has
+	tunnel      = "tunnel"       // CONNECT, TLS between client and upstream
+	bare        = "bare tunnel"  // CONNECT, plain HTTP inside
+	intercepted = "intercepted"  // CONNECT to a listed host, all told to the client by the environment
+)
+
+// A client is one real program.
+type client struct {
+	name    string
+	version func(*testing.T) string
+	api     string // whose API it speaks
+	kind    string // raw: hashes the body; text: its text; ws: the text of messages
+	modes   []string
+	command func(*testing.T, trip) *exec.Cmd
+	note    string // why it does not go every way
+	mute    bool   // it sends no fields of the caller's, and so no traceparent
+}
+
+// A trip is one run of one client.
+type trip struct {
+	mode, origin, proxy, key string
+	trace                    string // of its traceparent
+	caFile, bundle           string // what is to be trusted, alone and with the system's roots
+}
+
+var everyWay = []string{direct, base, forward, open, tunnel, intercepted}
+
+// The reasons that several have.
+const (
+	plainHasNoHTTP2 = "Speaks HTTP/2 only where TLS has agreed on it."
+	noAbsoluteForm  = "Opens a tunnel for `ws:` too."
+)
+
+var clients = []client{
+	{name: "curl `--http1.1`", version: curlVersion, api: "openai", kind: "raw", modes: append(everyWay, bare), command: curl("--http1.1")},
+	{name: "curl `--http2`", version: curlVersion, api: "openai", kind: "raw", modes: []string{direct, tunnel, intercepted}, command: curl("--http2"),
+		note: plainHasNoHTTP2},
+	{name: "curl `--http2-prior-knowledge`", version: curlVersion, api: "openai", kind: "raw", modes: []string{base},
+		command: curl("--http2-prior-knowledge"), note: "Is for HTTP/2 without TLS."},
+	{name: "npm openai", version: npm("openai"), api: "openai", kind: "text", modes: everyWay, command: node("openai")},
+	{name: "npm openai, Responses", version: npm("openai"), api: "openai", kind: "text", modes: everyWay, command: node("openai-responses")},
+	{name: "npm openai, Realtime", version: npm("openai"), api: "openai", kind: "ws", modes: []string{direct, base, tunnel, intercepted},
+		command: node("openai-realtime"), note: "Makes `wss:` of every URL; for an `http:` base URL the caller's options have to open a plain connection."},
+	{name: "npm @anthropic-ai/sdk", version: npm("@anthropic-ai/sdk"), api: "anthropic", kind: "text", modes: everyWay, command: node("anthropic")},
+	{name: "npm @google/genai", version: npm("@google/genai"), api: "gemini", kind: "text", modes: everyWay, command: node("genai")},
+	{name: "npm @google/genai, Live", version: npm("@google/genai"), api: "gemini", kind: "ws", modes: []string{direct, base},
+		command: node("genai-live"), note: "Knows no proxy.", mute: true},
+	{name: "Node fetch with undici's agents", version: npm("undici"), api: "openai", kind: "raw", modes: everyWay, command: node("fetch")},
+	{name: "npm ws with proxy agents", version: npm("ws"), api: "openai", kind: "ws", modes: everyWay, command: node("ws")},
+	{name: "Python requests", version: module("requests"), api: "openai", kind: "raw", modes: everyWay, command: python("requests", "requests")},
+	{name: "Python httpx", version: module("httpx"), api: "openai", kind: "raw", modes: everyWay, command: python("httpx", "httpx")},
+	{name: "Python httpx, `http2=True`", version: module("httpx"), api: "openai", kind: "raw", modes: []string{direct, tunnel, intercepted},
+		command: python("httpx-h2", "httpx", "h2"), note: plainHasNoHTTP2},
+	{name: "Python aiohttp", version: module("aiohttp"), api: "openai", kind: "raw", modes: everyWay, command: python("aiohttp", "aiohttp")},
+	{name: "Python aiohttp, WebSocket", version: module("aiohttp"), api: "openai", kind: "ws", modes: everyWay, command: python("aiohttp-ws", "aiohttp")},
+	{name: "Python websockets", version: module("websockets"), api: "openai", kind: "ws", modes: []string{direct, base, tunnel, bare, intercepted},
+		command: python("websockets", "websockets"), note: "Is given the connection in the tunnel: this version opens none itself."},
+	{name: "Go net/http", version: goVersion, api: "openai", kind: "raw", modes: everyWay, command: golang("nethttp")},
+	{name: "Go net/http, h2c", version: goVersion, api: "openai", kind: "raw", modes: []string{base}, command: golang("nethttp-h2c"),
+		note: "Is for HTTP/2 without TLS."},
+	{name: "Go gorilla/websocket", version: gorillaVersion, api: "openai", kind: "ws", modes: []string{direct, base, tunnel, bare, intercepted},
+		command: golang("gorilla"), note: noAbsoluteForm},
+}
+
+// environment is all that a client gets to know. An intercepted one is told of the
+// proxy and of what to trust as a person would tell it: by the variables that it reads.
+func environment(trip trip) []string {
+	env := []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir(), "NODE_EXTRA_CA_CERTS=" + trip.caFile, "DENO_CERT=" + trip.caFile,
+		"E2E_MODEL=mock", "E2E_ORIGIN=" + trip.origin, "E2E_KEY=" + trip.key, "E2E_TRACEPARENT=00-" + trip.trace + "-00f067aa0ba902b7-01",
+	}
+	switch trip.mode {
+	case intercepted:
+		return append(env, "E2E_MODE="+trip.mode, "HTTPS_PROXY="+trip.proxy, "https_proxy="+trip.proxy, "wss_proxy="+trip.proxy, // that one for aiohttp
+			"SSL_CERT_FILE="+trip.bundle, "REQUESTS_CA_BUNDLE="+trip.bundle, "CURL_CA_BUNDLE="+trip.bundle)
+	case open:
+		trip.mode = forward
+	}
+	return append(env, "E2E_MODE="+trip.mode, "E2E_CA="+trip.caFile, "E2E_PROXY="+trip.proxy)
+}
+
+// child is a command that does not outlive the harness's patience.
+func child(t *testing.T, trip trip, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = environment(trip)
+	return cmd
+}
+
+func node(name string) func(*testing.T, trip) *exec.Cmd {
+	return func(t *testing.T, trip trip) *exec.Cmd {
+		return child(t, trip, testenv.NeedNodeModules(t, "clients/node"), "clients/node/client.mjs", name)
+	}
+}
+
+func python(name string, modules ...string) func(*testing.T, trip) *exec.Cmd {
+	return func(t *testing.T, trip trip) *exec.Cmd {
+		return child(t, trip, testenv.NeedPython(t, modules...), "clients/python/client.py", name)
+	}
+}
+
+func golang(name string) func(*testing.T, trip) *exec.Cmd {
+	return func(t *testing.T, trip trip) *exec.Cmd { return child(t, trip, built(t).client, name) }
+}
+
+func curl(version string) func(*testing.T, trip) *exec.Cmd {
+	return func(t *testing.T, trip trip) *exec.Cmd {
+		args := []string{
+			"-sSN", "--fail-with-body", version, "-w", "%{stderr}%{http_version}",
+			"-H", "Authorization: Bearer " + trip.key, "-H", "Content-Type: application/json", "-H", "Traceparent: 00-" + trip.trace + "-00f067aa0ba902b7-01",
+			"-d", `{"model":"mock","stream":true,"messages":[{"role":"user","content":"hello"}]}`,
+		}
+		if trip.mode != intercepted {
+			args = append(args, "--cacert", trip.caFile)
+			if trip.proxy != "" {
+				args = append(args, "-x", trip.proxy)
+			}
+		}
+		if trip.mode == bare {
+			args = append(args, "--proxytunnel")
+		}
+		return child(t, trip, testenv.Need(t, "curl"), append(args, trip.origin+"/v1/chat/completions")...)
+	}
+}
