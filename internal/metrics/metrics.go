@@ -55,7 +55,7 @@ var (
 	tokenBuckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 120}
 	chunkBuckets = []float64{.005, .01, .025, .05, .1, .25, 1}
 	rttBuckets   = []float64{.1, .5}
-	totalBuckets = []float64{.1, 1, 5, 30, 120, 600}
+	totalBuckets = []float64{1, 5, 30, 120, 600}
 )
 
 // New returns Metrics with all series at zero that have no labels.
