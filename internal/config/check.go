@@ -33,6 +33,7 @@ func (p *parser) check(cfg *Config, origin func(upstream, key string) (int, stri
 		c.buffer(u)
 		c.retry(u)
 		c.unreachableRules(u)
+		c.limits(u)
 		c.protocols(u)
 		c.headers(u)
 		c.files(u)

@@ -85,3 +85,57 @@ func showRules(rules []ClassRule) []map[string]string {
 	}
 	return out
 }
+
+// limits are those of one upstream.
+func (p *parser) limits(name string) UpstreamLimits {
+	at := func(path string) string { return p.upstreamValue(name, "limits."+path).text }
+	l := UpstreamLimits{
+		Concurrency: number(at("concurrency")), Adaptive: at("adaptive") == "true", Floor: number(at("floor")), Pace: at("pace") == "true",
+		Queue: number(at("queue")), QueueTimeout: duration(at("queue_timeout")),
+	}
+	_, key := p.origin(name, "limits.floor")
+	if _, set := p.values[key]; !set && l.Concurrency > 0 {
+		l.Floor = min(l.Floor, l.Concurrency)
+	}
+	return l
+}
+
+// limits refuses bounds that contradict each other, and warns of those that do nothing.
+func (c *checker) limits(u Upstream) {
+	l := u.Limits
+	set := func(path string) (line int, key string, ok bool) {
+		line, key = c.origin(u.Name, "limits."+path)
+		_, ok = c.values[key]
+		return line, key, ok
+	}
+	for _, b := range []struct {
+		path     string
+		n, least int
+	}{{"concurrency", l.Concurrency, 0}, {"queue", l.Queue, 1}} {
+		if b.n < b.least || b.n > 100_000 {
+			line, key, _ := set(b.path)
+			c.addf(line, key, "%d is outside %d to 100000", b.n, b.least)
+		}
+	}
+	if line, key, _ := set("queue_timeout"); l.QueueTimeout <= 0 {
+		c.addf(line, key, "needs a time above 0s: a request cannot wait for ever")
+	}
+	line, key, floored := set("floor")
+	switch {
+	case !floored:
+	case !l.Adaptive:
+		c.warnf(line, key, "does nothing without limits.adaptive")
+	case l.Concurrency > 0 && l.Floor > l.Concurrency:
+		c.addf(line, key, "%d is more than limits.concurrency (%d)", l.Floor, l.Concurrency)
+	}
+	for _, path := range []string{"queue", "queue_timeout"} {
+		if line, key, ok := set(path); ok && !l.Any() {
+			c.warnf(line, key, "does nothing without limits.concurrency, limits.adaptive or limits.pace")
+		}
+	}
+}
+
+func (l UpstreamLimits) show() map[string]any {
+	return map[string]any{"concurrency": l.Concurrency, "adaptive": l.Adaptive, "floor": l.Floor, "pace": l.Pace, "queue": l.Queue,
+		"queue_timeout": l.QueueTimeout.String()}
+}

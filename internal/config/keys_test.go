@@ -120,6 +120,7 @@ upstreams:
     priority: batch
     classes: [{path: /v1/x*, class: interactive}]
     pool: {warm: 2, max_connections: 3, max_h1_connections: 4, max_streams: 5, idle_timeout: 6s, queue_timeout: 7s}
+    limits: {concurrency: 9, adaptive: true, floor: 3, pace: true, queue: 8, queue_timeout: 4s}
     buffer: {stream_limit: 64KiB, policy: spool, spool_limit: 34MiB, stall_timeout: 12s}
     heartbeat: {mode: fixed, min_interval: 6s, max_interval: 7s, timeout: 8s, sse_comments: 20s, search: false}
     resume: true

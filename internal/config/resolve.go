@@ -132,6 +132,7 @@ func (p *parser) resolveUpstream(name string) (Upstream, bool) {
 		Priority: val("priority").text, Classes: val("classes").rules,
 		Pool: Pool{number(val("pool.warm").text), number(val("pool.max_connections").text), number(val("pool.max_h1_connections").text),
 			number(val("pool.max_streams").text), duration(val("pool.idle_timeout").text), duration(val("pool.queue_timeout").text)},
+		Limits:   p.limits(name),
 		Timeouts: p.timeouts(name), Buffer: p.buffer(name), Retry: p.retry(name),
 		Resume: val("resume").text == "true", Reconnect: val("reconnect").text == "true", WebSocketHTTP2: val("websocket_http2").text == "true",
 		Heartbeat: Heartbeat{

@@ -69,6 +69,7 @@ type Upstream struct {
 	Priority          string // interactive, default or batch
 	Classes           []ClassRule
 	Pool              Pool
+	Limits            UpstreamLimits
 	Buffer            Buffer
 	Retry             Retry
 	Resume            bool
@@ -90,6 +91,19 @@ type Pool struct {
 	Warm, MaxConnections, MaxH1Connections, MaxStreams int
 	IdleTimeout, QueueTimeout                          Duration
 }
+
+// UpstreamLimits bound the requests to one upstream.
+type UpstreamLimits struct {
+	Concurrency  int // 0 = no limit
+	Adaptive     bool
+	Floor        int
+	Pace         bool
+	Queue        int
+	QueueTimeout Duration
+}
+
+// Any says whether there is one.
+func (l UpstreamLimits) Any() bool { return l.Concurrency > 0 || l.Adaptive || l.Pace }
 
 // Buffer is what happens when an app is slower than its upstream.
 type Buffer struct {

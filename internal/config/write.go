@@ -122,7 +122,7 @@ func (c *Config) Show() []byte {
 		}
 		ups[u.Name] = map[string]any{
 			"url": u.URL.String(), "dialect": u.Dialect, "congestion_control": u.CongestionControl, "qlog_dir": u.QlogDir, "protocols": u.Protocols, "headers": map[string]any{"set": headers},
-			"error_event": u.ErrorEvent, "priority": u.Priority, "classes": showRules(u.Classes), "pool": u.Pool.show(),
+			"error_event": u.ErrorEvent, "priority": u.Priority, "classes": showRules(u.Classes), "pool": u.Pool.show(), "limits": u.Limits.show(),
 			"timeouts": u.Timeouts.show(), "buffer": u.Buffer.show(), "retry": u.Retry.show(), "resume": u.Resume, "reconnect": u.Reconnect, "websocket_http2": u.WebSocketHTTP2,
 			"heartbeat": map[string]any{"mode": u.Heartbeat.Mode, "min_interval": u.Heartbeat.MinInterval.String(), "max_interval": u.Heartbeat.MaxInterval.String(),
 				"timeout": u.Heartbeat.Timeout.String(), "sse_comments": u.Heartbeat.SSEComments.String(), "search": u.Heartbeat.Search},

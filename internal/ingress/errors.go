@@ -59,11 +59,17 @@ func (o *overload) Unwrap() error { return o.err }
 func (o *overload) failure() failure {
 	f := failure{status: http.StatusServiceUnavailable, code: CauseOverloaded, proxy: "http_request_denied", message: o.Error(),
 		outcome: OutcomeRefused, cause: CauseOverloaded}
-	var later interface{ RetryAfter() time.Duration }
-	if errors.As(o.err, &later) {
-		f.after = later.RetryAfter()
-	}
+	f.after = retryAfter(o.err)
 	return f
+}
+
+// retryAfter is when an error says that another try makes sense, 0 if it does not.
+func retryAfter(err error) time.Duration {
+	var later interface{ RetryAfter() time.Duration }
+	if errors.As(err, &later) {
+		return later.RetryAfter()
+	}
+	return 0
 }
 
 // A failure is one of our own answers.
@@ -75,7 +81,7 @@ type failure struct {
 	sent    bool   // request bytes may have reached the upstream
 	outcome Outcome
 	cause   string
-	after   time.Duration // when to try again, for 503; 0 = 1 s
+	after   time.Duration // when to try again, for 503 and 429; 0 = 1 s
 	close   bool          // the app's connection ends with it
 }
 
@@ -105,7 +111,11 @@ func classify(ctx context.Context, err error) failure {
 		f.proxy = proxyErrorType(pe)
 		switch {
 		case pe.Phase() == "queue": // it is Warmwire that has no room
-			f.status = http.StatusServiceUnavailable
+			f.status, f.after = http.StatusServiceUnavailable, retryAfter(err)
+			var own interface{ Status() int } // 429 if it is the caller's doing
+			if errors.As(err, &own) {
+				f.status = own.Status()
+			}
 		case pe.Timeout():
 			f.status = http.StatusGatewayTimeout
 		}
@@ -230,7 +240,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, kind dialect.Kind,
 		h["Proxy-Status"] = []string{"warmwire; error=" + f.proxy + "; details=" + strconv.QuoteToASCII(f.code)}
 	}
 	switch f.status {
-	case http.StatusServiceUnavailable:
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		seconds := max(1, int64((f.after+time.Second-1)/time.Second))
 		h["Retry-After"] = []string{strconv.FormatInt(seconds, 10)}
 	case http.StatusProxyAuthRequired:

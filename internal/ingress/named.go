@@ -277,6 +277,7 @@ func (e *exchange) name(id string) {
 		return
 	}
 	ss.enter()
+	e.sw.start()
 	go e.s.ask(ss, out, dialectRequest{e.r.Method, e.rt.path})
 	e.attach(ss, 0)
 }

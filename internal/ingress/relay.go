@@ -80,12 +80,16 @@ func (e *exchange) relay() {
 		return
 	}
 	defer release()
+	e.sw.start()
 	resp, err := e.transport().RoundTrip(out)
 	e.heads.finish() // before any write of the final head
 	e.sw.stop(e.rec)
 	e.rec.Phases.Queue += waited
 	e.rec.TrailersLost += e.lostTrailers()
 	if err != nil {
+		if e.rec.Attempts == 0 { // it waited for its turn in vain
+			e.rec.Phases.Queue += time.Since(e.sw.begun)
+		}
 		e.fail(classify(ctx, err))
 		return
 	}

@@ -16,6 +16,7 @@ import (
 type stopwatch struct {
 	mu      sync.Mutex // guards all following fields
 	stopped bool
+	begun   time.Time // of the round trip; zero once it asks for a connection
 	phases  Phases
 	reused  bool
 	tries   int // connections asked for: attempts
@@ -92,8 +93,20 @@ func (sw *stopwatch) locked(f func(now time.Time)) {
 // was waited before it belongs to none of them. Only the waits for connections add up.
 func (sw *stopwatch) attempt(now time.Time) {
 	sw.tries++
+	sw.waited(now)
 	sw.begin, sw.wrote = beginnings{queue: now}, time.Time{}
 	sw.phases = Phases{Queue: sw.phases.Queue}
+}
+
+// start begins the round trip: until it asks for a connection it waits for its turn.
+func (sw *stopwatch) start() { sw.begun = time.Now() }
+
+// waited ends that wait.
+func (sw *stopwatch) waited(now time.Time) {
+	if !sw.begun.IsZero() {
+		sw.phases.Queue += now.Sub(sw.begun)
+		sw.begun = time.Time{}
+	}
 }
 
 // connectStarted keeps the first of several racing attempts.

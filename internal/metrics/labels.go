@@ -24,7 +24,7 @@ func (s set) of(v string) string {
 }
 
 // labels are the closed sets; upstream names come from the configuration.
-type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust, attempt, decision, resumed, side, api, warning, intercept set }
+type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust, attempt, decision, resumed, side, api, warning, intercept, class set }
 
 func newLabels() labels {
 	return labels{
@@ -38,6 +38,7 @@ func newLabels() labels {
 			"staple_stale", "staple_missing", "staple_invalid", "pin_mismatch", "weak", other),
 		attempt: newSet("unsent", "refused", "try_later", "answered", "cut_before", "cut_after", "late", "hopeless", "unknown", "slow"),
 		side:    newSet("app", "upstream", "spare"),
+		class:   newSet("interactive", "default", "batch"),
 		api:     newSet("openai_realtime", "openai_responses", "gemini_live"),
 		warning: newSet("clock", "announced", "go_away", "expired"),
 		resumed: newSet("resumed", "failed", "refused", "too_large", "no_memory", "app_gone"),
@@ -58,7 +59,7 @@ func causes() set {
 
 		"loop", "parent_proxy_failed", "parent_proxy_refused", "target_denied", "upstream_bad_handshake", "upstream_bad_response", "upstream_closed",
 		"upstream_connect_failed", "upstream_connect_refused", "upstream_connect_timeout", "upstream_dead_flow", "upstream_dns_failed", "upstream_dns_timeout",
-		"upstream_failed", "upstream_header_too_large", "upstream_protocol_error", "upstream_queue_full", "upstream_queue_timeout", "upstream_request_write_timeout",
+		"tenant_over_share", "upstream_failed", "upstream_header_too_large", "upstream_limit_paced", "upstream_limit_queue_full", "upstream_limit_queue_timeout", "upstream_protocol_error", "upstream_queue_full", "upstream_queue_timeout", "upstream_request_write_timeout",
 		"upstream_response_header_timeout", "upstream_tls_client_certificate", "upstream_tls_expired", "upstream_tls_failed", "upstream_tls_timeout", "upstream_tls_untrusted",
 		"upstream_tls_wrong_name", "upstream_unreachable")
 }

@@ -39,6 +39,7 @@ type Metrics struct {
 	streams, interval                                                                                                           *prometheus.GaugeVec
 	appConns                                                                                                                    prometheus.Gauge
 	conns                                                                                                                       *connections
+	limits                                                                                                                      *limits
 	dropped                                                                                                                     atomic.Pointer[func() uint64]
 	used, limit                                                                                                                 atomic.Pointer[func() int64] // of the memory budget
 
@@ -105,6 +106,7 @@ func New(cfg Config) *Metrics {
 	m.ttft = histogram("time_to_first_token_seconds", "First byte of a request to the first token-bearing event.", tokenBuckets, "upstream")
 	m.perChunk = histogram("time_per_output_chunk_seconds", "(last - first) / (chunks - 1) of one stream.", chunkBuckets, "upstream")
 	m.conns = newConnections(m)
+	m.limits = newLimits(m, counter)
 	m.streams = gauge("streams_open", "Requests, tunnels and WebSockets that run.", "mode")
 	m.appConns = prometheus.NewGauge(prometheus.GaugeOpts{Name: "warmwire_app_connections", Help: "Open connections of apps."})
 	m.acceptErrors = prometheus.NewCounter(prometheus.CounterOpts{Name: "warmwire_accept_errors_total", Help: "Connections that could not be accepted."})
@@ -234,7 +236,7 @@ func (m *Metrics) SetUpstreams(names []string) {
 		}
 		l := prometheus.Labels{"upstream": name}
 		for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.untrusted, m.pauses, m.retries, m.resumes, m.probes, m.alarms, m.rtt, m.interval, m.ending,
+			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.untrusted, m.pauses, m.retries, m.resumes, m.probes, m.alarms, m.rtt, m.interval, m.ending, m.limits.waits, m.limits.seconds, m.limits.refusals,
 		} {
 			v.DeletePartialMatch(l)
 		}

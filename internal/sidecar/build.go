@@ -341,6 +341,7 @@ func (s *Sidecar) reloadLocked(tuned map[string]string) error {
 	for _, w := range append(warnings, fixedUntilRestart(s.cfg, cfg)...) {
 		s.log.Warn("configuration", "warning", w)
 	}
+	s.setLimits(cfg, ups, s.upstreams)
 	s.cfg, s.upstreams, s.tuned = cfg, ups, tuned
 	s.names.Keep(KeptNames(cfg))
 	if err := keepWarm(cfg, ups); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/transport"
+	"github.com/warmwire/warmwire/transport/qos"
 	"github.com/warmwire/warmwire/transport/resume"
 	"github.com/warmwire/warmwire/transport/retry"
 )
@@ -18,6 +19,8 @@ import (
 type layers struct {
 	made  string
 	first http.RoundTripper
+	inner http.RoundTripper // what made describes: all but the gate
+	gate  *qos.Gate         // nil = no limits
 	retry *retry.Transport
 }
 
@@ -26,7 +29,7 @@ type layers struct {
 func (s *Sidecar) stack(u config.Upstream, way *transport.Transport, old *built) (layers, error) {
 	made := fmt.Sprintf("%p %+v %v %v", way, u.Retry, u.Resume, u.Reconnect)
 	if old != nil && old.layers.made == made {
-		return old.layers, nil
+		return s.limited(u, old.layers, old)
 	}
 	l := layers{made: made, first: way}
 	var err error
@@ -43,10 +46,14 @@ func (s *Sidecar) stack(u config.Upstream, way *transport.Transport, old *built)
 	}
 	if err == nil && u.Reconnect {
 		l.first, err = retry.NewHandshakes(l.first, retry.HandshakeConfig{
-			OnAttempt: func(d retry.Decision) { s.metrics.Retry(u.Name, string(d.Reason), string(d.Verdict)) },
+			OnAttempt: s.onAttempt(u.Name),
 		})
 	}
-	return l, err
+	if err != nil {
+		return layers{}, err
+	}
+	l.inner = l.first
+	return s.limited(u, l, old)
 }
 
 // retryConfig says to the layer in its own way that something is off.
@@ -55,7 +62,7 @@ func (s *Sidecar) retryConfig(u config.Upstream) retry.Config {
 		MaxAttempts: u.Retry.MaxAttempts, Budget: u.Retry.Budget, Statuses: u.Retry.Statuses, Resets: u.Retry.Resets,
 		BaseDelay: time.Duration(u.Retry.BaseDelay), MaxDelay: time.Duration(u.Retry.MaxDelay), ReplayBody: int64(u.Retry.ReplayBody),
 		Hedge: u.Retry.Hedge, HedgeBudget: u.Retry.HedgeBudget, Take: s.memory.Take, Give: s.memory.Give,
-		OnAttempt: func(d retry.Decision) { s.metrics.Retry(u.Name, string(d.Reason), string(d.Verdict)) },
+		OnAttempt: s.onAttempt(u.Name),
 	}
 	if c.Budget == 0 {
 		c.Budget = -1

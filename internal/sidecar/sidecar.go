@@ -108,6 +108,7 @@ func New(cfg *config.Config, opt Options) (*Sidecar, error) {
 		return nil, err
 	}
 	s.metrics.SetMemory(s.memory.Used, s.memory.Limit)
+	s.metrics.SetConcurrency(s.concurrency)
 	s.roots = trust.NewStore(nil)
 	if s.names, err = Resolver(cfg, dnscache.Config{
 		OnLookup: func(r dnscache.Result) { s.metrics.Lookup(string(r)) }, OnEvent: s.dnsEvent,

@@ -67,6 +67,8 @@ type upstreamStatus struct {
 
 	ClientCert *certStatus `json:"client_cert,omitempty"`
 
+	Limits *limitStatus `json:"limits,omitempty"` // if it has some
+
 	Origins map[string]originStatus `json:"origins,omitempty"` // by scheme://host:port, once used or kept ready
 }
 
@@ -140,7 +142,7 @@ func (s *Sidecar) status() status {
 		st.Listen = append(st.Listen, ln.Addr().String())
 	}
 	for _, u := range s.shown.Load().Upstreams {
-		st.Upstreams = append(st.Upstreams, upstreamStatus{u.Name, u.URL.String(), u.Dialect, u.Protocols, len(u.Headers) > 0, s.certOf(u.Name), s.originsOf(u.Name)})
+		st.Upstreams = append(st.Upstreams, upstreamStatus{u.Name, u.URL.String(), u.Dialect, u.Protocols, len(u.Headers) > 0, s.certOf(u.Name), s.limitsOf(u.Name), s.originsOf(u.Name)})
 	}
 	return st
 }

@@ -135,7 +135,8 @@ type call struct {
 func (r *rig) send(calls ...call) {
 	slices.SortStableFunc(calls, func(a, b call) int { return int(a.at - b.at) })
 	for _, c := range calls {
-		time.Sleep(c.at - time.Since(r.from))
+		due := time.NewTimer(c.at - time.Since(r.from)) // on the bubble's clock
+		<-due.C
 		r.work.Go(func() { r.one(c) })
 		synctest.Wait() // calls of one moment come in their order
 	}

@@ -205,11 +205,11 @@ func TestWhoLeavesIsOutOfTheQueueAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, streams, qos.Config{Limit: 1, Queue: 1})
 		go func() {
-			time.Sleep(2*s - 1)
+			time.Sleep(2*s - time.Nanosecond)
 			if n := r.gate.State().Waiting[qos.Default]; n != 1 {
 				t.Errorf("%d wait before it leaves, want 1", n)
 			}
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			synctest.Wait()
 			if n := r.gate.State().Waiting[qos.Default]; n != 0 {
 				t.Errorf("%d wait after it left, want 0", n)
