@@ -80,6 +80,7 @@ lab-heartbeats: build ## its heartbeats alone, twenty minutes; the tables go to 
 bench: build ## beside the stock proxy, nginx, haproxy, caddy, squid, tinyproxy; ratios; about ten minutes
 	$(GO) build -trimpath -o bin/bench ./bench
 	bin/bench -warmwire bin/warmwire -out docs/benchmarks.md
+	bin/bench -warmwire bin/warmwire -intercepted # docs/interception.md has it
 
 deploy-check: ## systemd unit, container file and manifests
 	$(GO) test -count=1 ./deploy/...

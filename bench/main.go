@@ -61,6 +61,8 @@ type settings struct {
 	sockets    int           // open WebSockets instead; 0 = another run
 	socketsFor time.Duration // how long they are idle
 
+	intercepted bool // the ways of an intercepted host instead
+
 	beside string // another build of Warmwire to compare with instead; "" = another run
 }
 
@@ -83,9 +85,10 @@ func main() {
 	flag.IntVar(&s.twice, "twice", 0, "instead: so many `calls` to an upstream that fails in every way, and which it executed twice; docs/retries.md has it with 100000")
 	flag.IntVar(&s.mock, "mock", 0, "instead, as the command of warmwire lab run: so many faulted `calls` over its network")
 	flag.IntVar(&s.sockets, "sockets", 0, "instead: what so many open `WebSockets` cost on which nobody says anything, up to 9900; docs/heartbeats.md has it")
+	flag.BoolVar(&s.intercepted, "intercepted", false, "instead: calls through an intercepted tunnel beside base URL, a blind tunnel and mitmproxy; docs/interception.md has it")
 	flag.StringVar(&s.beside, "beside", "", "instead: this Warmwire over the one in `file`, from before a change")
 	callRate := flag.Int("rate", 0, "`calls` a second of -retries; 0 = as the run has them")
-	rounds := flag.Int("rounds", 0, "`rounds` of -stalled, -retries and -beside; 0 = as the run has them")
+	rounds := flag.Int("rounds", 0, "`rounds` of -stalled, -retries, -intercepted and -beside; 0 = as the run has them")
 	idle := flag.Int("idle", 0, "open idle `streams` of the memory step, up to 9900; 0 = as the run has them")
 	flag.Parse()
 	s.size(*short)
@@ -132,6 +135,8 @@ func (s settings) run(ctx context.Context) error {
 		return runMock(ctx, s)
 	case s.sockets > 0:
 		return runSockets(ctx, s)
+	case s.intercepted:
+		return runIntercepted(ctx, s)
 	case s.beside != "":
 		return runBeside(ctx, s)
 	}

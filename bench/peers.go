@@ -97,6 +97,7 @@ type rack struct {
 	plain    string // host:port, the same without TLS
 	self     string // this binary
 	warmwire string // its binary
+	server   *peer  // the upstream
 	group    string // file that a process is written to before it becomes a peer; "" = none
 }
 
@@ -119,6 +120,7 @@ func newRack(ctx context.Context, s settings) (*rack, func(), error) {
 		return nil, nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	up := &peer{cmd: cmd}
+	r.server = up
 	cleanup := func() { up.stop(); _ = os.RemoveAll(dir) }
 	secure, plain, ok := strings.Cut(line, " ")
 	if !ok {
