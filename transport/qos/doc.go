@@ -13,9 +13,10 @@
 // Order: a class goes before less urgent ones, but a class that waits is passed by at
 // most [Share] of these. Inside a class tenants take turns by start-time fair queueing,
 // weighted, where a turn costs what the tenant's requests usually last. Who bursts does
-// not get the slots that others have needed lately: a request starts only while as many
-// slots stay free as the other tenants of its class, and those of more urgent ones,
-// have lately had in use beyond what they use now, up to half of the limit.
+// not get the slots that others have lately had: a tenant that has more than its part
+// starts a request only while as many slots stay free as the other tenants of its class,
+// and those of more urgent ones, have had in use beyond what they use now. Parts are what
+// each had at once, evenly less if that is more than three quarters of the limit in all.
 //
 // It refuses, at once, what cannot start in time, and what the full queue has no place
 // for: the newest request of the least urgent class, and there of the tenant that waits

@@ -24,8 +24,7 @@ type flow struct {
 	weight  float64
 	queue   []*waiter // oldest first
 	running int
-	wanted  int     // that run or wait
-	peak    int     // of wanted in this epoch
+	peak    int     // of running in this epoch
 	before  int     // and in the one before
 	tag     float64 // virtual time at which its next turn begins
 	lasts   float64 // s that its slots are held, the mean of late
@@ -50,12 +49,6 @@ type waiter struct {
 }
 
 func (f *flow) ticket() Ticket { return Ticket{f.key.class, f.key.tenant, int(f.weight)} }
-
-// want counts a request that begins or ends to run or wait.
-func (f *flow) want(n int) {
-	f.wanted += n
-	f.peak = max(f.peak, f.wanted)
-}
 
 // charge moves the flow's next turn by what this one is taken to cost: the time for which
 // its slots are held, by its weight. all stands in for a flow of which nothing is known.
@@ -94,11 +87,11 @@ func (g *Gate) roll(now time.Time) {
 	for c := range g.lines {
 		l := &g.lines[c]
 		l.flows = slices.DeleteFunc(l.flows, func(f *flow) bool {
-			f.before, f.peak = f.peak, f.wanted
+			f.before, f.peak = f.peak, f.running
 			if late {
-				f.before = f.wanted
+				f.before = f.running
 			}
-			if f.before > 0 || f.peak > 0 {
+			if f.before > 0 || f.peak > 0 || len(f.queue) > 0 {
 				return false
 			}
 			delete(g.flows, f.key)
@@ -126,7 +119,6 @@ func (g *Gate) remove(w *waiter) {
 	if f.queue = slices.Delete(f.queue, i, i+1); len(f.queue) == 0 {
 		f.queue = nil // a burst leaves no memory behind
 	}
-	f.want(-1)
 	l := &g.lines[f.key.class]
 	g.waiting--
 	if l.waiting--; l.waiting == 0 {
@@ -187,67 +179,83 @@ func (l *line) first(may func(*flow) bool) *flow {
 	return best
 }
 
-// mayStart says whether enough slots stay free for others if f takes one.
+// kept is how many slots may stay free for others: a quarter is everybody's.
+func kept(most int) int { return most - (most+3)/4 }
+
+// mayStart says whether f may take a slot that is free: one of its own part, or one of
+// those that stay when the parts of others are kept.
 func (g *Gate) mayStart(f *flow) bool {
 	most := g.most()
-	return most == 0 || g.running+g.reserve(f, most/2) < most
+	if most == 0 {
+		return true
+	}
+	free := most - g.running
+	if free <= 0 {
+		return false
+	}
+	part := g.evenPart(f, kept(most), true)
+	if f.running < min(f.needs(), part) {
+		return true
+	}
+	return g.reserve(f, most) < free
 }
 
 // reserve is how many slots are to stay free for other flows of the same class and more
-// urgent ones: what each had in use lately beyond what it has now. If all together have
-// had more than atMost, each counts with an even part of that.
-func (g *Gate) reserve(f *flow, atMost int) int {
-	others, needs := 0, 0
-	for c := range f.key.class + 1 {
-		for _, o := range g.lines[c].flows {
-			if o != f {
-				others++
-				needs += o.needs()
-			}
-		}
-	}
-	if others == 0 || needs == 0 || atMost == 0 {
-		return 0
-	}
-	part := needs // of each
-	if needs > atMost {
-		part = g.evenPart(f, atMost)
-	}
+// urgent ones: what each had in use lately beyond what it has now. If that is too much in
+// all, each counts with an even part.
+func (g *Gate) reserve(f *flow, most int) int {
+	part := g.evenPart(f, kept(most), false)
 	free := 0
 	for c := range f.key.class + 1 {
 		for _, o := range g.lines[c].flows {
 			if o != f {
-				free += max(0, min(o.needs(), part)-o.running)
+				free += max(0, min(o.needsBeside(f, most), part)-o.running)
 			}
 		}
 	}
-	return min(free, atMost)
+	return min(free, kept(most))
 }
 
-// evenPart is the largest part of atMost that each flow but f may have so that all fit.
-func (g *Gate) evenPart(f *flow, atMost int) int {
-	g.peaks = g.peaks[:0]
+// evenPart is the largest part of atMost that each flow of f's class and more urgent ones
+// may have so that all fit; f counts only if own.
+func (g *Gate) evenPart(f *flow, atMost int, own bool) int {
+	all, needs := 0, g.peaks[:0]
 	for c := range f.key.class + 1 {
 		for _, o := range g.lines[c].flows {
-			if o != f {
-				g.peaks = append(g.peaks, float64(o.needs()))
+			if n := o.needs(); n > 0 && (own || o != f) {
+				needs = append(needs, n)
+				all += n
 			}
 		}
 	}
-	slices.Sort(g.peaks)
-	left := float64(atMost)
-	for i, p := range g.peaks {
-		even := left / float64(len(g.peaks)-i)
-		if p > even {
-			return max(1, int(even))
+	g.peaks = needs
+	if all <= atMost {
+		return atMost
+	}
+	slices.Sort(needs)
+	left := atMost
+	for i, n := range needs {
+		even := left / (len(needs) - i)
+		if n > even {
+			return even
 		}
-		left -= p
+		left -= n
 	}
 	return atMost
 }
 
-// needs is how many slots the flow has lately wanted at once.
+// needs is how many slots the flow has lately had at once.
 func (f *flow) needs() int { return max(f.peak, f.before) }
+
+// needsBeside is the same beside a flow that asks: one of the same class is kept no more
+// than its fair half, by weight.
+func (f *flow) needsBeside(asks *flow, most int) int {
+	n := f.needs()
+	if f.key.class == asks.key.class {
+		n = min(n, int(float64(most)*f.weight/(f.weight+asks.weight)))
+	}
+	return n
+}
 
 // displace makes room in a full queue for one more request of f: the newest of the least
 // urgent class goes, of the flow that has most in the queue for its weight. If that is f

@@ -25,7 +25,7 @@ type Gate struct {
 	lasts   float64   // s that a slot is held, the mean of late
 	turn    time.Time // when the present epoch of needs ends
 	wake    *time.Timer
-	peaks   []float64 // room for reserve
+	peaks   []int // room for evenPart
 }
 
 // NewGate returns a gate that keeps to cfg.
@@ -84,7 +84,6 @@ func (g *Gate) enter(ctx context.Context, t Ticket) (*slot, error) {
 	onStart, onRefuse, limit := cfg.OnStart, cfg.OnRefuse, cfg.QueueTimeout
 	g.roll(now)
 	f := g.flowOf(t)
-	f.want(1)
 	if g.mayPass(f) && g.free(now) && g.mayStart(f) {
 		g.passed(t.Class)
 		s := g.start(f, now)
@@ -108,12 +107,10 @@ func (g *Gate) enter(ctx context.Context, t Ticket) (*slot, error) {
 // to go for it.
 func (g *Gate) enqueue(f *flow, now time.Time) (w, displaced *waiter, err *Error) {
 	if at := g.paced(now); at.Sub(now) > g.cfg.QueueTimeout {
-		f.want(-1)
 		return nil, nil, &Error{Paced, at.Sub(now)}
 	}
 	if g.waiting >= g.cfg.Queue {
 		if displaced, err = g.displace(f); err != nil {
-			f.want(-1)
 			return nil, nil, err
 		}
 	}
@@ -194,6 +191,7 @@ func (g *Gate) start(f *flow, now time.Time) *slot {
 	g.running++
 	g.lines[f.key.class].running++
 	f.running++
+	f.peak = max(f.peak, f.running)
 	f.charge(&g.lines[f.key.class], g.lasts)
 	if g.cfg.Adaptive {
 		g.limit.started(g.running)
@@ -215,7 +213,6 @@ func (g *Gate) dispatch(now time.Time) {
 		}
 		w := f.queue[0]
 		g.remove(w)
-		f.want(1) // it runs
 		g.passed(f.key.class)
 		w.slot = g.start(f, now)
 		close(w.decided)
@@ -297,7 +294,6 @@ func (s *slot) end() {
 	g.running--
 	g.lines[s.f.key.class].running--
 	s.f.running--
-	s.f.want(-1)
 	if g.waiting > 0 {
 		g.dispatch(now)
 	}
