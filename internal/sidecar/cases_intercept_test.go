@@ -483,3 +483,88 @@ func TestInterceptedHostThatWantsAClientCertificate(t *testing.T) {
 		}
 	}
 }
+
+// Neither the authority's key nor anything of a call inside a tunnel is on a page of the
+// admin listener or in the log.
+func TestInterceptionShowsNoSecret(t *testing.T) {
+	const secret = "sk-s3cr3tsecret"
+	base, theirs := secureUpstream(t, nil)
+	r := intercepting(t, base, ", tls: {ca_file: "+theirs+"}", "log: {level: debug, access: {sample: 1}}\n")
+	app := r.through(r.roots)
+	for _, host := range []string{r.host, r.host, "other.example:443"} { // the last one is misdirected
+		req, err := http.NewRequest(http.MethodPost, "https://"+r.host+"/v1/"+secret+"?key="+secret, strings.NewReader(secret))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = host
+		req.Header.Set("Authorization", "Bearer "+secret)
+		req.Header.Set("X-"+secret, secret)
+		resp, err := app.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+	}
+	secrets := []string{secret}
+	for line := range strings.Lines(keyOf(t, r.state+"/ca/authority.json")) {
+		if line = strings.TrimSpace(line); len(line) >= 20 && !strings.HasPrefix(line, "-----") {
+			secrets = append(secrets, line)
+		}
+	}
+	if len(secrets) < 2 {
+		t.Fatal("the authority's file has no key that this test finds")
+	}
+	var api struct {
+		Paths map[string]map[string]any
+	}
+	if err := json.Unmarshal([]byte(r.get("/v1/openapi.json")), &api); err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string]string{}
+	for path, methods := range api.Paths {
+		if _, ok := methods["get"]; ok && path != "/v1/events" { // that has no end
+			shown[path] = r.get(path)
+		}
+	}
+	if len(shown) < 5 {
+		t.Errorf("only %d pages: %v", len(shown), api.Paths)
+	}
+	r.stop()
+	shown["log"] = r.log.String()
+	for where, text := range shown {
+		for _, s := range secrets {
+			if i := strings.Index(text, s); i >= 0 {
+				t.Errorf("%s shows a secret: …%s", where, text[max(0, i-100):min(len(text), i+20)])
+			}
+		}
+	}
+}
+
+// keyOf is the text of the private keys in an authority's file.
+func keyOf(t *testing.T, file string) string {
+	t.Helper()
+	var found strings.Builder
+	var walk func(name string, v any)
+	walk = func(name string, v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for k, each := range v {
+				walk(k, each)
+			}
+		case []any:
+			for _, each := range v {
+				walk(name, each)
+			}
+		case string:
+			if strings.Contains(strings.ToLower(name), "key") || strings.Contains(v, "PRIVATE KEY") {
+				found.WriteString(v + "\n")
+			}
+		}
+	}
+	var all any
+	if err := json.Unmarshal([]byte(readFile(t, file)), &all); err != nil {
+		t.Fatal(err)
+	}
+	walk("", all)
+	return found.String()
+}
