@@ -3,26 +3,22 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
+	"crypto/x509"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
 	"os"
-	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/warmwire/warmwire/internal/config"
+	"github.com/warmwire/warmwire/internal/ingress/peer"
 	"github.com/warmwire/warmwire/internal/intercept/ca"
 )
-
-// A childTrust is what one child trusts for the hosts that are intercepted. Its
-// authority is in memory: nothing signs with it after this run. The zero value is for
-// a child of which nothing is intercepted.
-type childTrust struct {
-	authority *ca.Authority
-	dir       string // of the files
-	variables map[string]string
-}
 
 // interceptUpstreams lists the hosts of all https upstreams, the built-in ones too.
 func interceptUpstreams(cfg *config.Config) {
@@ -36,79 +32,126 @@ func interceptUpstreams(cfg *config.Config) {
 	}
 }
 
-// Variables that name a file with certificates. Some replace what a client trusts, the
-// others add to it.
-var (
-	replacing = []string{"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}
-	adding    = []string{"NODE_EXTRA_CA_CERTS", "DENO_CERT"}
-)
-
-// newChildTrust makes the authority and the files. What the child trusted by a variable
-// before, it trusts after.
-func newChildTrust(ctx context.Context, cfg *config.Config, getenv config.Env) (t childTrust, err error) {
+// ownAuthority is of one run: nothing signs with it afterwards. It is nil if nothing is
+// intercepted.
+func ownAuthority(cfg *config.Config) (*ca.Authority, error) {
 	hosts := cfg.Intercepted()
 	if len(hosts) == 0 {
-		return childTrust{}, nil
-	}
-	if t.authority, err = ca.New(ca.Config{Hosts: hosts, Machine: "exec"}); err != nil {
-		return childTrust{}, fmt.Errorf("intercept.hosts: %w", err)
-	}
-	roots, err := systemRoots(ctx)
-	if err != nil {
-		return childTrust{}, err
-	}
-	if t.dir, err = os.MkdirTemp("", "warmwire-exec-"); err != nil {
-		return childTrust{}, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, t.remove())
-		}
-	}()
-	t.variables = map[string]string{"NODE_USE_ENV_PROXY": "1"}
-	for _, l := range []struct {
-		variables []string
-		text      []byte // that the client has anyway
-	}{{replacing, roots}, {adding, nil}} {
-		for _, name := range l.variables {
-			before, err := namedFile(name, getenv)
-			if err != nil {
-				return t, err
-			}
-			text := bytes.Join([][]byte{before, ca.PEM(t.authority.Certificates()...)}, []byte("\n"))
-			if l.text != nil {
-				if text, err = ca.Bundle(append(append(l.text[:len(l.text):len(l.text)], '\n'), before...), t.authority.Certificates()...); err != nil {
-					return t, err
-				}
-			}
-			t.variables[name] = filepath.Join(t.dir, name+".pem")
-			if err := ca.WritePublic(t.variables[name], text); err != nil {
-				return t, err
-			}
-		}
-	}
-	return t, nil
-}
-
-// namedFile reads the file that a variable names. A folder, which some clients take, is
-// left out, and so is a file that is not there: the child did not have it either.
-func namedFile(variable string, getenv config.Env) ([]byte, error) {
-	path, _ := getenv(variable)
-	info, err := os.Stat(path)
-	if path == "" || errors.Is(err, fs.ErrNotExist) || err == nil && info.IsDir() {
 		return nil, nil
 	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", variable, err)
-	}
-	return text, nil
+	return ca.New(ca.Config{Hosts: hosts, Machine: "exec"})
 }
 
-// remove takes the files away.
-func (t childTrust) remove() error {
-	if t.dir == "" {
-		return nil
+// toldOf are the upstreams that are told of by base URL. An intercepted one needs none:
+// its clients keep their own, and what some of them switch off for a foreign one.
+func (f execFlags) toldOf(cfg *config.Config) (names []string) {
+	hosts := cfg.Intercepted()
+	for _, u := range cfg.Upstreams {
+		if f.baseURLs || u.URL.Scheme != "https" || !slices.Contains(hosts, strings.ToLower(u.URL.Hostname())) {
+			names = append(names, u.Name)
+		}
 	}
-	return os.RemoveAll(t.dir)
+	return names
+}
+
+// parentInEnv says whether the environment names a proxy.
+func parentInEnv(env config.Env) bool {
+	for _, name := range []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"} {
+		if value, _ := env(name); value != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// A running is a Warmwire that serves this configuration already.
+type running struct {
+	base        string
+	hosts       []string // that it intercepts
+	authorities []*x509.Certificate
+}
+
+// serves says whether it does for cfg what one of its own would do.
+func (r running) serves(cfg *config.Config) bool {
+	wanted := cfg.Intercepted()
+	if len(wanted) == 0 {
+		return len(r.hosts) == 0 // its certificates would not be trusted
+	}
+	return len(r.authorities) > 0 && !slices.ContainsFunc(wanted, func(host string) bool { return !slices.Contains(r.hosts, host) })
+}
+
+// runningStatus is what is used of /v1/status.
+type runningStatus struct {
+	Listen    []string `json:"listen"`
+	Draining  bool     `json:"draining"`
+	Intercept *struct {
+		Hosts       []string `json:"hosts"`
+		Authorities []struct {
+			SHA256 string `json:"sha256"`
+		} `json:"authorities"`
+	} `json:"intercept"`
+}
+
+// findRunning asks the addresses of cfg. Keys of model calls go there: what another user
+// has put on the port is none, and neither is one whose authority is not ours.
+func findRunning(ctx context.Context, cfg *config.Config) (r running, found bool) {
+	if !cfg.Admin.Enabled() || cfg.Listen.Token != "" {
+		return r, false
+	}
+	var st runningStatus
+	code, text, err := askAdmin(ctx, cfg.Admin.Address, http.MethodGet, "/v1/status", "")
+	if err != nil || code != http.StatusOK || json.Unmarshal(text, &st) != nil || st.Draining {
+		return r, false
+	}
+	for _, address := range cfg.Listen.Addresses {
+		if address = dialable(address); !strings.HasPrefix(address, "unix:") && trustworthy(ctx, address) {
+			r.base = "http://" + address
+			break
+		}
+	}
+	if r.base == "" {
+		return r, false
+	}
+	if st.Intercept == nil {
+		return r, true
+	}
+	r.hosts = st.Intercept.Hosts
+	states, err := ca.Read(caDir(cfg), time.Now())
+	if err != nil {
+		return r, true
+	}
+	for _, s := range states {
+		r.authorities = append(r.authorities, s.Certificate)
+	}
+	for _, a := range st.Intercept.Authorities {
+		if !slices.ContainsFunc(states, func(s ca.State) bool { return s.Fingerprint == a.SHA256 }) {
+			r.authorities = nil
+		}
+	}
+	return r, true
+}
+
+// trustworthy says whether this user or root listens at a local address. Where the system
+// does not tell, it is as good as an address that a user types.
+func trustworthy(ctx context.Context, address string) bool {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(healthTimeout)) // a connection of TCP has deadlines
+	// Only who has accepted the connection can answer, and is seen as its owner.
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); err != nil {
+		return false
+	}
+	if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+		return false
+	}
+	who, err := peer.Look(conn)
+	if err != nil || !who.Seen {
+		return runtime.GOOS != "linux"
+	}
+	return who.Owned && (who.UID == 0 || int(who.UID) == os.Geteuid())
 }

@@ -54,6 +54,8 @@ var houseRules = rules{
 			"tlspool/trust":                 "the bundle holds the system's roots",
 			"internal/intercept/ca":         "ca shows and rotates the authority",
 			"internal/intercept/truststore": "ca installs it",
+			"internal/clientenv":            "exec, env and doctor: which variables lead which program here",
+			"internal/ingress/peer":         "exec asks whose the Warmwire is that runs already",
 		},
 		"internal/sidecar": {"...": "composition root: sees everything and maps between the packages"},
 
@@ -69,6 +71,7 @@ var houseRules = rules{
 		"internal/intercept":            nothing,
 		"internal/intercept/ca":         nothing,
 		"internal/intercept/truststore": {"internal/intercept/ca": "its tests"},
+		"internal/clientenv":            {"internal/intercept/ca": "the bundles that its variables name"},
 		"internal/netwatch":             nothing,
 
 		"transport": {
