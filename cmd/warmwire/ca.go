@@ -6,11 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -69,6 +67,13 @@ func withCA(path *string, do func(*authority) error) func(*cobra.Command, []stri
 		if err := a.Covers(hosts...); err != nil {
 			fmt.Fprintln(cmd.ErrOrStderr(), "warning:", err, "(warmwire ca rotate)")
 		}
+		if states, err := a.States(); err == nil {
+			for _, s := range states {
+				if warning := caWarning(s, time.Now()); warning != "" {
+					fmt.Fprintln(cmd.ErrOrStderr(), "warning: the authority that signs:", warning)
+				}
+			}
+		}
 		if err := ca.WritePublic(a.file(), ca.PEM(a.Certificates()...)); err != nil {
 			return err
 		}
@@ -86,27 +91,54 @@ func caCommand(path *string) *cobra.Command {
 	cmd.AddCommand(
 		&cobra.Command{Use: "path", Short: "Print the file with its certificates, made on first need", Args: usageArgs(cobra.NoArgs),
 			RunE: withCA(path, func(a *authority) error { return printOut(a.cmd, []byte(a.file()+"\n")) })},
-		&cobra.Command{Use: "bundle", Short: "Write the system's roots and ours to a file, and print its name", Args: usageArgs(cobra.NoArgs),
-			RunE: withCA(path, func(a *authority) error {
-				if err := a.writeBundle(a.cmd.Context()); err != nil {
-					return err
-				}
-				return printOut(a.cmd, []byte(a.bundle()+"\n"))
-			})},
-		&cobra.Command{Use: "show", Short: "Show the authorities, their hosts and times", Args: usageArgs(cobra.NoArgs),
-			RunE: func(cmd *cobra.Command, _ []string) error { return showCA(cmd, *path) }},
+		caBundleCommand(path),
+		caShowCommand(path),
 		caInstallCommand(path), caUninstallCommand(path), caRotateCommand(path),
 	)
 	return cmd
 }
 
-// writeBundle writes the system's roots and ours.
-func (a *authority) writeBundle(ctx context.Context) error {
+func caBundleCommand(path *string) *cobra.Command {
+	var out string
+	cmd := &cobra.Command{Use: "bundle", Short: "Write the system's roots and ours to a file, and print its name",
+		Long: `bundle writes what this system trusts, a company's own roots among it, and the
+certificates of our authorities to a file, for variables that replace what a client
+trusts (SSL_CERT_FILE, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE …), and prints its name.
+Without --out it is state_dir/ca-bundle.pem, which rotations write anew.`,
+		Example: `  SSL_CERT_FILE="$(warmwire ca bundle)" HTTPS_PROXY=http://127.0.0.1:8484 python3 app.py
+  warmwire ca bundle --out - > /srv/app/roots.pem`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: withCA(path, func(a *authority) error {
+			text, err := a.bundled(a.cmd.Context())
+			switch {
+			case err != nil:
+				return err
+			case out == "-":
+				return printOut(a.cmd, text)
+			case out == "":
+				out = a.bundle()
+			}
+			if err := ca.WritePublic(out, text); err != nil {
+				return err
+			}
+			return printOut(a.cmd, []byte(out+"\n"))
+		})}
+	cmd.Flags().StringVar(&out, "out", "", "write it to `file`; - = to standard output")
+	return cmd
+}
+
+// bundled is the system's roots and ours.
+func (a *authority) bundled(ctx context.Context) ([]byte, error) {
 	roots, err := systemRoots(ctx)
 	if err != nil {
-		return fmt.Errorf("ca bundle: %w", err)
+		return nil, fmt.Errorf("ca bundle: %w", err)
 	}
-	text, err := ca.Bundle(roots, a.Certificates()...)
+	return ca.Bundle(roots, a.Certificates()...)
+}
+
+// writeBundle writes them to our file.
+func (a *authority) writeBundle(ctx context.Context) error {
+	text, err := a.bundled(ctx)
 	if err != nil {
 		return err
 	}
@@ -118,33 +150,6 @@ func systemRoots(ctx context.Context) ([]byte, error) {
 		return trust.NewStore(nil).PEM()
 	}
 	return truststore.Machine{OS: runtime.GOOS}.Roots(ctx)
-}
-
-// showCA makes none.
-func showCA(cmd *cobra.Command, path string) error {
-	cfg, _, err := loadConfig(path)
-	if err != nil {
-		return err
-	}
-	states, err := ca.Read(caDir(cfg), time.Now())
-	if errors.Is(err, fs.ErrNotExist) {
-		return printOut(cmd, []byte("there is none yet: `warmwire ca path` makes it\n"))
-	}
-	if err != nil {
-		return err
-	}
-	var text strings.Builder
-	for _, s := range states {
-		fmt.Fprintf(&text, "%s: %s\n  SHA-256 %s\n  valid   %s to %s\n", s.Role, s.Subject, s.Fingerprint, s.NotBefore.Format(time.DateOnly), s.NotAfter.Format(time.DateOnly))
-		switch {
-		case s.Role == ca.Next && s.SignsFrom.IsZero():
-			fmt.Fprintln(&text, "  signs   when `warmwire ca rotate --switch` says so")
-		case s.Role == ca.Next:
-			fmt.Fprintln(&text, "  signs   from", s.SignsFrom.Local().Format(time.RFC3339))
-		}
-		fmt.Fprintln(&text, "  hosts  ", strings.Join(s.Hosts, " "))
-	}
-	return printOut(cmd, []byte(text.String()))
 }
 
 func thisMachine() truststore.Machine {
@@ -241,7 +246,7 @@ func caRotateCommand(path *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return showCA(a.cmd, *path)
+			return showCA(a.cmd, *path, false)
 		})}
 	cmd.Flags().DurationVar(&in, "in", 0, "let the next one sign after this `time`; 0 = when --switch says so")
 	cmd.Flags().BoolVar(&now, "switch", false, "let the next one sign from now on")
