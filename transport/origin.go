@@ -159,6 +159,7 @@ func (o *origin) openTCP(ctx context.Context, h1Only bool, changed func()) (pool
 		return nil, pool.Info{}, err
 	}
 	f := &flow{raw: s, wake: make(chan struct{}, 1)}
+	s.flow.Store(f)
 	onChange := func() {
 		f.changed()
 		changed()

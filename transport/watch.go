@@ -31,6 +31,8 @@ type flow struct {
 
 	tried, worked atomic.Bool // a request was sent in vain; one was answered
 	answered      func()      // at the first answer; nil = nobody is told
+
+	probes probes
 }
 
 // RoundTrip wakes the watch: a silence is counted from here, and what the
@@ -89,7 +91,9 @@ func (f *flow) heard(now time.Time) (heard time.Time, rto time.Duration) {
 	if !ok { // no probe, no doubt
 		return now, 0
 	}
-	return now.Add(-info.LastHeard), info.RTO
+	heard = now.Add(-info.LastHeard)
+	f.probes.answer(heard)
+	return heard, info.RTO
 }
 
 // watch follows a connection for as long as it lives: while a request is open on
@@ -194,15 +198,18 @@ func (o *origin) learn(f *flow) {
 // probe asks the peer for a sign of life; the answer is seen in heard.
 func (f *flow) probe(ctx context.Context) {
 	if p, ok := f.clientConn.(pinger); ok {
+		f.probes.ask(time.Now())
 		go func() { // PING goes ahead of what waits to be sent
 			ctx, cancel := context.WithTimeout(ctx, freshLimit)
 			defer cancel()
 			if _, err := p.Ping(ctx); err == nil {
+				f.probes.answer(time.Now())
 				f.changed()
 			}
 		}()
 		return
 	}
+	f.probes.ask(time.Now())
 	dial.Probe(f.raw)
 }
 
@@ -216,6 +223,7 @@ func (f *flow) abandon() {
 // A socket is the connection under TLS. It tells the gauge when it is closed.
 type socket struct {
 	net.Conn
+	flow    atomic.Pointer[flow] // nil until there is one, and of none
 	closed  atomic.Bool
 	onClose func()
 }

@@ -7,9 +7,14 @@ import (
 	"time"
 )
 
-// Phases are the stages of a request before its answer began; 0 = there was none.
+// Phases are the stages of a request before the first token; 0 = there was none.
 type Phases struct {
-	Queue, DNS, Connect, TLS, Send, Wait time.Duration
+	Queue, DNS, Connect, TLS, Send, Wait, Retry, FirstToken time.Duration
+}
+
+// Parts are where the time went after them; 0 = nowhere there.
+type Parts struct {
+	Provider, Held, Network, App time.Duration
 }
 
 // A Record is what may be said about one finished request. Its strings are names
@@ -34,6 +39,9 @@ type Record struct {
 	BytesIn, BytesOut int64 // body bytes from the app and to it
 
 	Phases       Phases
+	Parts        Parts
+	Fault        string        // what the request suffered from most; "" = nothing that stands out
+	Conn         uint64        // number of the upstream connection; 0 = not written
 	Reused       bool          // the upstream connection was open already
 	TTFT         time.Duration // 0 = no token was seen
 	PerChunk     time.Duration // 0 = fewer than two chunks
@@ -90,6 +98,14 @@ func (r *Record) encode(e *encoder) {
 	e.took("tls_ms", r.Phases.TLS)
 	e.took("send_ms", r.Phases.Send)
 	e.took("wait_ms", r.Phases.Wait)
+	e.took("retry_ms", r.Phases.Retry)
+	e.took("first_token_ms", r.Phases.FirstToken)
+	e.took("provider_ms", r.Parts.Provider)
+	e.took("held_ms", r.Parts.Held)
+	e.took("network_ms", r.Parts.Network)
+	e.took("app_ms", r.Parts.App)
+	e.name("fault", r.Fault)
+	e.some("conn", int64(r.Conn))
 	e.took("ttft_ms", r.TTFT)
 	e.took("per_chunk_ms", r.PerChunk)
 	e.some("chunks", int64(r.Chunks))

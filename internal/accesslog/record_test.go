@@ -33,6 +33,7 @@ func fullFields() map[string]any {
 		"status": 200.0, "outcome": "cut_upstream", "cause": "upstream_truncated", "stream": true, "reused": true,
 		"bytes_in": 600.0, "bytes_out": 12000.0, "duration_ms": 1500.0,
 		"queue_ms": 1.0, "dns_ms": 2.0, "connect_ms": 3.0, "tls_ms": 4.0, "send_ms": 5.0, "wait_ms": 6.5,
+		"retry_ms": 7.0, "first_token_ms": 8.0, "provider_ms": 9.0, "held_ms": 10.0, "network_ms": 11.0, "app_ms": 12.0, "fault": "network", "conn": 17.0,
 		"ttft_ms": 250.0, "per_chunk_ms": 20.0, "chunks": 60.0, "input_tokens": 11.0, "output_tokens": 61.0,
 		"attempts": 3.0, "resumes": 1.0, "app_retries": 2.0, "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
 	}
@@ -95,6 +96,14 @@ func viaSlog(h slog.Handler, r *accesslog.Record) error {
 	took("tls_ms", r.Phases.TLS)
 	took("send_ms", r.Phases.Send)
 	took("wait_ms", r.Phases.Wait)
+	took("retry_ms", r.Phases.Retry)
+	took("first_token_ms", r.Phases.FirstToken)
+	took("provider_ms", r.Parts.Provider)
+	took("held_ms", r.Parts.Held)
+	took("network_ms", r.Parts.Network)
+	took("app_ms", r.Parts.App)
+	name("fault", r.Fault)
+	some("conn", int64(r.Conn))
 	took("ttft_ms", r.TTFT)
 	took("per_chunk_ms", r.PerChunk)
 	some("chunks", int64(r.Chunks))
@@ -160,7 +169,7 @@ func TestSecretsDoNotGetOut(t *testing.T) {
 					records = append(records, r)
 				}
 			}
-			if len(records) != 9 {
+			if len(records) != 10 {
 				t.Fatalf("%d fields take a string", len(records))
 			}
 			cfg := accesslog.Config{Sample: 1, Format: format, Summary: time.Hour} // and one at the end
@@ -168,8 +177,8 @@ func TestSecretsDoNotGetOut(t *testing.T) {
 			if strings.Contains(out, "PLANTED") {
 				t.Errorf("format %v, %q: the log has the secret:\n%.300q", format, shape, out)
 			}
-			if got := strings.Count(out, "request") - strings.Count(out, "requests"); got != 9 {
-				t.Errorf("format %v, %q: %d lines of requests, want 9:\n%.300q", format, shape, got, out)
+			if got := strings.Count(out, "request") - strings.Count(out, "requests"); got != 10 {
+				t.Errorf("format %v, %q: %d lines of requests, want 10:\n%.300q", format, shape, got, out)
 			}
 			if format == accesslog.JSON {
 				checkJSON(t, out)
@@ -201,7 +210,7 @@ func checkJSON(t testing.TB, out string) {
 // app said.
 func TestNoFieldForASecret(t *testing.T) {
 	known := map[string]bool{"Upstream": true, "Mode": true, "Route": true, "Method": true, "ClientProtocol": true, "UpstreamProtocol": true,
-		"Outcome": true, "Cause": true, "TraceID": true}
+		"Outcome": true, "Cause": true, "Fault": true, "TraceID": true}
 	for f := range reflect.TypeFor[accesslog.Record]().Fields() {
 		switch f.Type.Kind() {
 		case reflect.String:

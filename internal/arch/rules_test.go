@@ -67,12 +67,14 @@ var houseRules = rules{
 			"internal/intercept":    "what the first bytes of a tunnel are, and which hosts are left alone",
 			"internal/intercept/ca": "its tests",
 			"bufferctl":             "answers that their upstream gives faster than the app takes them",
+			"internal/attribution":  "where the time of an answer went",
 		},
 		"internal/intercept":            nothing,
 		"internal/intercept/ca":         nothing,
 		"internal/intercept/truststore": {"internal/intercept/ca": "its tests"},
 		"internal/clientenv":            {"internal/intercept/ca": "the bundles that its variables name"},
 		"internal/netwatch":             nothing,
+		"internal/attribution":          nothing,
 
 		"transport": {
 			"transport/contract": "its tests",
@@ -83,6 +85,8 @@ var houseRules = rules{
 			"tlspool/trust":       "whom they trust",
 			"heartbeat":           "advises each connection",
 			"bufferctl":           "the buffers of its streams",
+
+			"internal/attribution": "the form in which a connection shows what its network does",
 		},
 		"transport/dial":      nothing,
 		"transport/fault":     nothing,

@@ -168,6 +168,14 @@ func (w *Watcher) Report() Report {
 	return w.rep
 }
 
+// Chunks is how many token-bearing events have been seen.
+func (w *Watcher) Chunks() int {
+	if w == nil {
+		return 0
+	}
+	return w.rep.Chunks
+}
+
 // Terminal tells whether the event that ends the stream has been seen.
 func (w *Watcher) Terminal() bool { return w != nil && w.rep.TerminalSeen }
 

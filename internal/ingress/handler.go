@@ -23,6 +23,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.inside = insideOf(r.Context())
 	defer func() {
 		if !e.ended {
+			e.attribute(time.Now())
 			s.done(e.rec)
 		}
 	}()
@@ -122,7 +123,6 @@ func (s *Server) open(m Mode, delta int) {
 
 // done hands the record out, also when the handler panics to cut its stream.
 func (s *Server) done(rec *Record) {
-	rec.Duration = time.Since(rec.Start)
 	if s.cfg.Hooks.RequestDone != nil {
 		s.cfg.Hooks.RequestDone(rec)
 	}

@@ -243,7 +243,7 @@ func (i *interceptor) look(c net.Conn, first []byte, host string) ([]byte, Inter
 // cannot be reached shows as a broken connection.
 func (e *exchange) blind(authority, host string, conn net.Conn, first []byte) {
 	up, err := e.t.Forward.Dial(e.ctx, "tcp", authority)
-	e.sw.stop(e.rec)
+	e.sw.stop(e.rec, time.Now())
 	if err != nil {
 		f := classify(e.ctx, err)
 		e.rec.Outcome, e.rec.Cause = f.outcome, f.cause

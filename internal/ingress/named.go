@@ -343,10 +343,11 @@ func (e *exchange) attach(ss *session, pos int64) {
 	case <-left.Done():
 	}
 	e.heads.finish()
-	e.sw.stop(e.rec)
 	if left.Err() != nil {
+		e.headCame(left.Err())
 		e.away(left)
 	}
+	e.headCame(ss.err)
 	if ss.err != nil {
 		e.fail(classify(ss.ctx, ss.err))
 		return
@@ -359,7 +360,8 @@ func (e *exchange) attach(ss *session, pos int64) {
 	}
 	e.namedHead(ss, pos)
 	e.dog.body(0, ss.u.Stall, time.Now(), e.unsent())
-	err = e.follow(reader)
+	e.answers(ss.resp, e.account.head)
+	err = e.follow(ss, reader)
 	e.reportNamed(ss)
 	switch {
 	case err == nil:

@@ -2,7 +2,11 @@
 
 package ingress
 
-import "time"
+import (
+	"time"
+
+	"github.com/warmwire/warmwire/internal/attribution"
+)
 
 // A Mode is the way a request came in.
 type Mode string
@@ -51,10 +55,39 @@ const (
 	CauseWebSocketDropped = "websocket_dropped"
 )
 
-// Phases are the stages of a request before its answer begins; a zero stage did
-// not happen (a reused connection has no dns, connect or tls).
+// Phases are the stages of a request before the first token of its answer; a zero stage
+// did not happen (a reused connection has no dns, connect or tls). With
+// Record.Stream they sum to the request's duration exactly.
 type Phases struct {
-	Queue, DNS, Connect, TLS, Send, Wait time.Duration
+	Queue, DNS, Connect, TLS time.Duration
+	Send                     time.Duration // with what we ourselves did before
+	Wait                     time.Duration // for the whole head
+	Retry                    time.Duration // attempts that were given up, and the pauses between
+	FirstToken               time.Duration // from the head on; 0 = an answer without tokens
+}
+
+// head is what passed until the head was there.
+func (p *Phases) head() time.Duration {
+	return p.Queue + p.DNS + p.Connect + p.TLS + p.Send + p.Wait + p.Retry
+}
+
+// settle makes the stages before the head sum to total. Stages of a connection that was
+// opened beside the wait for another are cut, the last first.
+func (p *Phases) settle(total time.Duration) {
+	over := p.head() - total
+	if over <= 0 && p.Send == 0 { // it was never sent
+		p.Queue -= over
+		return
+	}
+	if over <= 0 {
+		p.Send -= over
+		return
+	}
+	for _, d := range [...]*time.Duration{&p.TLS, &p.Connect, &p.DNS, &p.Send, &p.Wait, &p.Retry, &p.Queue} {
+		cut := min(over, *d)
+		*d -= cut
+		over -= cut
+	}
 }
 
 // A Record describes one finished request. It holds nothing that could carry a
@@ -74,6 +107,9 @@ type Record struct {
 	BytesIn       int64 // body bytes from the app
 	BytesOut      int64 // body bytes to the app
 	Phases        Phases
+	Parts         attribution.Parts // of the time after them; of sockets and tunnels none
+	Fault         attribution.Fault // what the request suffered from most; "" = nothing that stands out
+	Conn          uint64            // the upstream connection's number; 0 = unknown
 	Reused        bool
 	Resumes       int           // of the stream that the app came back to, or that broke and was continued
 	Attempts      int           // how often a connection was asked for

@@ -43,6 +43,8 @@ type exchange struct {
 	watch  *dialect.Watcher
 	live   live
 
+	account account
+
 	lateHead    *time.Timer // sends the head if the body does not come with it
 	undelivered bool        // a write to the app has failed
 	protocol    string      // what an extended CONNECT asks for (RFC 8441); "" = it is none
@@ -83,7 +85,7 @@ func (e *exchange) relay() {
 	e.sw.start()
 	resp, err := e.transport().RoundTrip(out)
 	e.heads.finish() // before any write of the final head
-	e.sw.stop(e.rec)
+	e.headCame(err)
 	e.rec.Phases.Queue += waited
 	e.rec.TrailersLost += e.lostTrailers()
 	if err != nil {
@@ -247,6 +249,7 @@ func (e *exchange) flushHead(resp *http.Response) {
 func (e *exchange) stream(resp *http.Response, u *Upstream) error {
 	l := &relayLoop{e: e, flush: e.r.ProtoMajor == 2, token: u.FirstToken > 0}
 	e.dog.body(u.Idle, u.Stall, time.Now(), e.unsent())
+	e.answers(resp, e.account.head)
 	l.comments = e.comments(resp, u)
 	defer func() { e.rec.BytesOut += l.comments.stop() }()
 	if from, ok := resp.Body.(io.WriterTo); ok { // it hands its own buffers over, and an idle stream has none
@@ -291,6 +294,7 @@ func (l *relayLoop) Write(p []byte) (int, error) {
 		e.lateHead = nil
 	}
 	e.watch.Observe(p, now)
+	e.came(now, e.watch.Chunks())
 	if l.token && !e.watch.Report().FirstToken.IsZero() {
 		e.dog.firstToken()
 		l.token = false
@@ -302,6 +306,7 @@ func (l *relayLoop) Write(p []byte) (int, error) {
 		err = e.rc.Flush()
 	}
 	written := time.Now()
+	e.account.stream.Took(written)
 	if written.Sub(now) > pauseSpan {
 		e.paused()
 	}

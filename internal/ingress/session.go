@@ -89,6 +89,13 @@ func (ss *session) observe(p []byte, now time.Time) {
 	}
 }
 
+// tokens is how many have come.
+func (ss *session) tokens() int {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return ss.watch.Chunks()
+}
+
 // spooled is stream for an upstream that need not wait for its app.
 func (e *exchange) spooled(resp *http.Response, u *Upstream) error {
 	ss, err := newSession(e.ctx, e.stop, u, &e.s.buffers, *u.Spool)
@@ -102,7 +109,8 @@ func (e *exchange) spooled(resp *http.Response, u *Upstream) error {
 	reader, err := ss.spool.Reader(0)
 	if err == nil {
 		e.dog.body(0, u.Stall, time.Now(), e.unsent())
-		err = e.follow(reader)
+		e.answers(resp, e.account.head)
+		err = e.follow(ss, reader)
 	}
 	if e.undelivered {
 		e.stop(http1.ErrClientLeft)
@@ -115,7 +123,7 @@ func (e *exchange) spooled(resp *http.Response, u *Upstream) error {
 
 // follow gives the app what the reader reads. An error that is not nil says that the
 // answer did not reach its end; undelivered tells whether the app is the reason.
-func (e *exchange) follow(reader *bufferctl.SpoolReader) error {
+func (e *exchange) follow(ss *session, reader *bufferctl.SpoolReader) error {
 	defer reader.Close()
 	stop := context.AfterFunc(e.r.Context(), func() { _ = reader.Close() }) // the app has left
 	defer stop()
@@ -137,13 +145,16 @@ func (e *exchange) follow(reader *bufferctl.SpoolReader) error {
 			e.lateHead.Stop()
 			e.lateHead = nil
 		}
+		e.came(now, ss.tokens())
 		m, err := e.w.Write(buf.b[:n])
 		e.rec.BytesOut += int64(m)
 		e.live.out.Store(e.rec.BytesOut)
 		if err == nil && flush {
 			err = e.rc.Flush()
 		}
-		e.dog.wait(time.Now())
+		written := time.Now()
+		e.account.stream.Took(written)
+		e.dog.wait(written)
 		if err != nil {
 			e.undelivered = true
 			return err

@@ -7,7 +7,10 @@ import (
 	"net/http/httptrace"
 	"net/textproto"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/warmwire/warmwire/internal/attribution"
 )
 
 // A stopwatch collects the phases of one round trip from httptrace hooks. The
@@ -19,11 +22,20 @@ type stopwatch struct {
 	begun   time.Time // of the round trip; zero once it asks for a connection
 	phases  Phases
 	reused  bool
-	tries   int // connections asked for: attempts
+	tries   int           // connections asked for: attempts
+	queued  time.Duration // of the attempts before
 	begin   beginnings
 	wrote   time.Time
 	interim func(code int, h textproto.MIMEHeader) error
 	first   func() // called at the first byte of an answer
+
+	path atomic.Pointer[path] // that was got last, also after stop; nil = it tells nothing
+}
+
+// A path is a connection that shows what its network does.
+type path interface {
+	Evidence() (attribution.Evidence, bool)
+	ConnectionID() uint64 // 0 = it has none
 }
 
 // beginnings are when the phases of an attempt began.
@@ -35,7 +47,7 @@ func (sw *stopwatch) trace() *httptrace.ClientTrace {
 	start := func(at *time.Time) { sw.locked(func(now time.Time) { *at = now }) }
 	since := func(at *time.Time, d *time.Duration) {
 		sw.locked(func(now time.Time) {
-			if !at.IsZero() {
+			if !at.IsZero() && sw.begin.conn.IsZero() { // else it goes on for somebody else
 				*d = now.Sub(*at)
 			}
 		})
@@ -53,6 +65,9 @@ func (sw *stopwatch) trace() *httptrace.ClientTrace {
 		TLSHandshakeStart: func() { start(&sw.begin.tls) },
 		TLSHandshakeDone:  func(tls.ConnectionState, error) { since(&sw.begin.tls, &sw.phases.TLS) },
 		GotConn: func(info httptrace.GotConnInfo) {
+			if p, ok := info.Conn.(path); ok {
+				sw.path.Store(&p)
+			}
 			sw.locked(func(now time.Time) {
 				sw.reused, sw.begin.conn = info.Reused, now
 				if !sw.begin.queue.IsZero() { // what opening a connection took is told apart
@@ -90,12 +105,17 @@ func (sw *stopwatch) locked(f func(now time.Time)) {
 }
 
 // attempt begins anew: the phases are those of the attempt that is answered, and what
-// was waited before it belongs to none of them. Only the waits for connections add up.
+// was waited before it is Retry. Only the waits for connections add up.
 func (sw *stopwatch) attempt(now time.Time) {
+	p := &sw.phases
+	retry := p.Retry
+	if sw.tries > 0 {
+		retry += now.Sub(sw.begin.queue) - (p.Queue - sw.queued)
+	}
 	sw.tries++
 	sw.waited(now)
 	sw.begin, sw.wrote = beginnings{queue: now}, time.Time{}
-	sw.phases = Phases{Queue: sw.phases.Queue}
+	*p, sw.queued = Phases{Queue: p.Queue, Retry: retry}, p.Queue
 }
 
 // start begins the round trip: until it asks for a connection it waits for its turn.
@@ -126,12 +146,46 @@ func (sw *stopwatch) answered(now time.Time) {
 	}
 }
 
-// stop ends the collection and puts what was seen into rec.
-func (sw *stopwatch) stop(rec *Record) {
+// stop ends the collection at now, when the head is there or nothing will come, and puts
+// what was seen into rec.
+func (sw *stopwatch) stop(rec *Record, now time.Time) {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	sw.stopped = true
+	sw.inProgress(now)
 	rec.Phases, rec.Reused, rec.Attempts = sw.phases, sw.reused, sw.tries
+	if p := sw.path.Load(); p != nil {
+		rec.Conn = (*p).ConnectionID()
+	}
+}
+
+// inProgress books the stage that has not ended.
+func (sw *stopwatch) inProgress(now time.Time) {
+	p, b := &sw.phases, &sw.begin
+	switch {
+	case !sw.wrote.IsZero():
+		p.Wait = now.Sub(sw.wrote)
+	case !b.conn.IsZero():
+		p.Send = now.Sub(b.conn)
+	case b.queue.IsZero(): // no connection was asked for
+	case !b.tls.IsZero() && p.TLS == 0:
+		p.TLS = now.Sub(b.tls)
+	case !b.connect.IsZero() && p.Connect == 0:
+		p.Connect = now.Sub(b.connect)
+	case !b.dns.IsZero() && p.DNS == 0:
+		p.DNS = now.Sub(b.dns)
+	default:
+		p.Queue += max(0, now.Sub(b.queue)-p.DNS-p.Connect-p.TLS)
+	}
+}
+
+// evidence asks the connection that serves the request.
+func (sw *stopwatch) evidence() (attribution.Evidence, bool) {
+	p := sw.path.Load()
+	if p == nil {
+		return attribution.Evidence{}, false
+	}
+	return (*p).Evidence()
 }
 
 // A watchdog cancels a request when a limit of the relay loop passes. Reading a

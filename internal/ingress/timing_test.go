@@ -11,16 +11,17 @@ import (
 )
 
 // TestPhasesAreOfTheLastAttempt makes three attempts with waits between them: none of
-// these, and nothing of the attempts that failed, stands in a phase.
+// these, and nothing of the attempts that failed, stands in a phase but Retry.
 func TestPhasesAreOfTheLastAttempt(t *testing.T) {
 	const ms = time.Millisecond
+	const retry = 6*time.Minute + time.Hour + time.Minute + time.Hour
 	for _, tt := range []struct {
 		name   string
 		opened bool // for the last attempt
 		want   Phases
 	}{
-		{"a new connection", true, Phases{DNS: 1 * ms, Connect: 2 * ms, TLS: 3 * ms, Send: 4 * ms, Wait: 5 * ms}},
-		{"one that is there", false, Phases{Queue: 6 * ms, Send: 4 * ms, Wait: 5 * ms}},
+		{"a new connection", true, Phases{DNS: 1 * ms, Connect: 2 * ms, TLS: 3 * ms, Send: 4 * ms, Wait: 5 * ms, Retry: retry}},
+		{"one that is there", false, Phases{Queue: 6 * ms, Send: 4 * ms, Wait: 5 * ms, Retry: retry}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -57,7 +58,7 @@ func TestPhasesAreOfTheLastAttempt(t *testing.T) {
 				time.Sleep(5 * ms)
 				h.GotFirstResponseByte()
 				var rec Record
-				sw.stop(&rec)
+				sw.stop(&rec, time.Now())
 				if rec.Phases != tt.want || rec.Attempts != 3 {
 					t.Errorf("%+v in %d attempts, want %+v in 3", rec.Phases, rec.Attempts, tt.want)
 				}

@@ -42,7 +42,7 @@ func (e *exchange) tunnel(authority string) {
 	defer cancel(nil)
 	defer e.s.running.add(e)()
 	up, err := e.t.Forward.Dial(httptrace.WithClientTrace(ctx, e.sw.trace()), "tcp", authority)
-	e.sw.stop(e.rec)
+	e.sw.stop(e.rec, time.Now())
 	if err != nil {
 		e.fail(classify(ctx, err))
 		return

@@ -24,7 +24,7 @@ func (s set) of(v string) string {
 }
 
 // labels are the closed sets; upstream names come from the configuration.
-type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust, attempt, decision, resumed, side, api, warning, intercept, class set }
+type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust, attempt, decision, resumed, side, api, warning, intercept, class, fault set }
 
 func newLabels() labels {
 	return labels{
@@ -45,6 +45,7 @@ func newLabels() labels {
 		decision: newSet("retried", "disabled", "forbidden", "exhausted", "budget", "not_replayable", "too_long", "deadline", "app_gone",
 			"hedged", "hedge_won", "hedge_lost"),
 		intercept: newSet("intercepted", "plain", "no_tls", "other_name", "other_protocol", "learned", "no_certificate", "untrusted", "left", "failed"),
+		fault:     newSet("slow_provider", "network", "slow_reader", "buffering_hop"),
 		cause:     causes(),
 		reason:    reasons(),
 		malformed: malformedCodes(),

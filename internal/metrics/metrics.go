@@ -22,6 +22,9 @@ type Request struct {
 	Upstream, Mode, Protocol, Outcome, Cause string
 	Duration                                 time.Duration
 	Queue, DNS, Connect, TLS, Send, Wait     time.Duration
+	Retry, FirstToken                        time.Duration
+	Provider, Held, Network, App             time.Duration // of the answer
+	Fault                                    string        // "" = none
 	TTFT, PerChunk                           time.Duration
 	InputTokens, OutputTokens                int64 // -1 = unknown
 	TrailersLost                             int
@@ -39,6 +42,7 @@ type Metrics struct {
 	streams, interval                                                                                                           *prometheus.GaugeVec
 	appConns                                                                                                                    prometheus.Gauge
 	conns                                                                                                                       *connections
+	parts                                                                                                                       *parts
 	limits                                                                                                                      *limits
 	dropped                                                                                                                     atomic.Pointer[func() uint64]
 	used, limit                                                                                                                 atomic.Pointer[func() int64] // of the memory budget
@@ -102,6 +106,7 @@ func New(cfg Config) *Metrics {
 	m.reloads = counter("config_reloads_total", "Reloads of the configuration.", "result")
 	m.duration = histogram("request_duration_seconds", "First byte of a request to the end of its answer.", totalBuckets, "upstream", "mode")
 	m.phase = histogram("phase_seconds", "Stages before an answer begins.", phaseBuckets, "upstream", "phase")
+	m.parts = newParts(counter, histogram)
 	m.shaking = histogram("tls_handshake_seconds", "TLS handshakes that did not fail.", phaseBuckets, "kind")
 	m.ttft = histogram("time_to_first_token_seconds", "First byte of a request to the first token-bearing event.", tokenBuckets, "upstream")
 	m.perChunk = histogram("time_per_output_chunk_seconds", "(last - first) / (chunks - 1) of one stream.", chunkBuckets, "upstream")
@@ -236,7 +241,7 @@ func (m *Metrics) SetUpstreams(names []string) {
 		}
 		l := prometheus.Labels{"upstream": name}
 		for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.untrusted, m.pauses, m.retries, m.resumes, m.probes, m.alarms, m.rtt, m.interval, m.ending, m.limits.waits, m.limits.seconds, m.limits.refusals,
+			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.untrusted, m.pauses, m.retries, m.resumes, m.probes, m.alarms, m.rtt, m.interval, m.ending, m.limits.waits, m.limits.seconds, m.limits.refusals, m.parts.seconds, m.parts.faults,
 		} {
 			v.DeletePartialMatch(l)
 		}
@@ -299,6 +304,7 @@ func (m *Metrics) observe(up string, r *Request) {
 			m.phase.WithLabelValues(up, p.name).Observe(p.d.Seconds())
 		}
 	}
+	m.parts.observe(up, m.labels.fault, r)
 	if r.TTFT > 0 {
 		m.ttft.WithLabelValues(up).Observe(r.TTFT.Seconds())
 	}

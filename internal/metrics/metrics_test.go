@@ -29,7 +29,7 @@ func page(t testing.TB, m *Metrics) string {
 
 func full(up, mode string, outcome, cause string) Request {
 	return Request{Upstream: up, Mode: mode, Protocol: "HTTP/1.1", Outcome: outcome, Cause: cause, Duration: time.Second, DNS: 1, Connect: 1, TLS: 1,
-		Send: 1, Wait: 1, TTFT: time.Second, PerChunk: time.Millisecond, InputTokens: 3, OutputTokens: 4, TrailersLost: 1}
+		Send: 1, Wait: 1, FirstToken: 1, Provider: 1, Held: 1, Network: 1, App: 1, Fault: "network", TTFT: time.Second, PerChunk: time.Millisecond, InputTokens: 3, OutputTokens: 4, TrailersLost: 1}
 }
 
 func TestARequestIsCounted(t *testing.T) {
@@ -45,6 +45,8 @@ func TestARequestIsCounted(t *testing.T) {
 	for _, want := range []string{
 		`warmwire_requests_total{mode="base_url",outcome="cut_upstream",protocol="HTTP/1.1",upstream="openai"} 1`,
 		`warmwire_requests_total{mode="tunnel",outcome="ok",protocol="HTTP/1.1",upstream="tunnel"} 1`,
+		`warmwire_request_part_seconds_count{part="held",upstream="openai"} 1`,
+		`warmwire_request_faults_total{fault="network",upstream="openai"} 1`,
 		`warmwire_interruptions_total{cause="upstream_reset",upstream="openai"} 1`,
 		`warmwire_time_to_first_token_seconds_count{upstream="openai"} 1`,
 		`warmwire_tokens_total{direction="output",upstream="openai"} 4`,

@@ -55,6 +55,7 @@ func touched() *Metrics {
 			}
 			m.LimitRefused(up, "gold", "tenant_over_share")
 			m.LimitRefused(up, "", "upstream_limit_queue_full")
+			m.RequestDone(Request{Upstream: up, Mode: "base_url", Protocol: "HTTP/1.1", Outcome: "ok", Retry: 1, Fault: "slow_reader"})
 		}
 	}
 	for result := range m.labels.result {
@@ -98,9 +99,9 @@ func touch(m *Metrics, up, mode string) {
 	}
 }
 
-func TestThePageStaysBelow220kB(t *testing.T) {
+func TestThePageStaysBelow235kB(t *testing.T) {
 	n := len(page(t, touched()))
-	if n > 220_000 { // of which 14 kB are there only if all twelve have limits
+	if n > 235_000 { // of which 14 kB are there only if all twelve have limits
 		t.Errorf("%d bytes", n)
 	}
 	t.Logf("%d bytes", n)

@@ -131,13 +131,15 @@ func (s *Sidecar) requestDone(r *ingress.Record) {
 	s.metrics.RequestDone(metrics.Request{
 		Upstream: r.Upstream, Mode: string(r.Mode), Protocol: r.AppProto, Outcome: string(r.Outcome), Cause: r.Cause, Duration: r.Duration,
 		Queue: r.Phases.Queue, DNS: r.Phases.DNS, Connect: r.Phases.Connect, TLS: r.Phases.TLS, Send: r.Phases.Send, Wait: r.Phases.Wait,
-		TTFT: r.TTFT, PerChunk: r.PerChunk, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens, TrailersLost: r.TrailersLost,
+		Retry: r.Phases.Retry, FirstToken: r.Phases.FirstToken, Provider: r.Parts.Provider, Held: r.Parts.Held, Network: r.Parts.Network, App: r.Parts.App,
+		Fault: string(r.Fault), TTFT: r.TTFT, PerChunk: r.PerChunk, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens, TrailersLost: r.TrailersLost,
 	})
 	s.access.Record(accesslog.Record{
 		ID: r.ID, Time: r.Start, Duration: r.Duration, Upstream: r.Upstream, Mode: string(r.Mode), ClientProtocol: r.AppProto,
 		UpstreamProtocol: r.UpstreamProto, Method: r.Method, Status: r.Status, Outcome: string(r.Outcome), Cause: r.Cause, Stream: r.Stream,
 		BytesIn: r.BytesIn, BytesOut: r.BytesOut, Phases: phases(r.Phases), Reused: r.Reused, TTFT: r.TTFT, PerChunk: r.PerChunk,
 		Chunks: r.Chunks, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens, AppRetries: r.AppRetries, Attempts: attempts(r), Resumes: r.Resumes, TraceID: r.TraceID,
+		Parts: accesslog.Parts(r.Parts), Fault: string(r.Fault), Conn: r.Conn,
 	})
 }
 
@@ -189,5 +191,5 @@ func (s *Sidecar) buildAdmin(cfg *config.Config) error {
 }
 
 func phases(p ingress.Phases) accesslog.Phases {
-	return accesslog.Phases{Queue: p.Queue, DNS: p.DNS, Connect: p.Connect, TLS: p.TLS, Send: p.Send, Wait: p.Wait}
+	return accesslog.Phases{Queue: p.Queue, DNS: p.DNS, Connect: p.Connect, TLS: p.TLS, Send: p.Send, Wait: p.Wait, Retry: p.Retry, FirstToken: p.FirstToken}
 }

@@ -5,6 +5,7 @@ package pool
 import (
 	"cmp"
 	"context"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"slices"
@@ -195,7 +196,11 @@ func (p *Pool) Extended(req *http.Request) (resp *http.Response, sent bool, err 
 func (p *Pool) send(req *http.Request, g grant, want Want) (*http.Response, error) {
 	trace := httptrace.ContextClientTrace(req.Context())
 	if trace != nil && trace.GotConn != nil {
-		trace.GotConn(httptrace.GotConnInfo{Reused: g.reused, WasIdle: g.idle > 0, IdleTime: g.idle})
+		info := httptrace.GotConnInfo{Reused: g.reused, WasIdle: g.idle > 0, IdleTime: g.idle}
+		if c, ok := g.m.Conn.(interface{ NetConn() net.Conn }); ok {
+			info.Conn = c.NetConn()
+		}
+		trace.GotConn(info)
 	}
 	m := g.m
 	e := &entry{p: p, m: m}
