@@ -63,6 +63,11 @@ type settings struct {
 
 	intercepted bool // the ways of an intercepted host instead
 
+	neighbours bool          // the study's experiment on tenants instead
+	quietFor   time.Duration // of each of its rounds
+	burstEvery time.Duration
+	burstCount int
+
 	beside string // another build of Warmwire to compare with instead; "" = another run
 }
 
@@ -86,9 +91,10 @@ func main() {
 	flag.IntVar(&s.mock, "mock", 0, "instead, as the command of warmwire lab run: so many faulted `calls` over its network")
 	flag.IntVar(&s.sockets, "sockets", 0, "instead: what so many open `WebSockets` cost on which nobody says anything, up to 9900; docs/heartbeats.md has it")
 	flag.BoolVar(&s.intercepted, "intercepted", false, "instead: calls through an intercepted tunnel beside base URL, a blind tunnel and mitmproxy; docs/interception.md has it")
+	flag.BoolVar(&s.neighbours, "neighbours", false, "instead: what a burst of one tenant does to others; docs/priorities.md has it")
 	flag.StringVar(&s.beside, "beside", "", "instead: this Warmwire over the one in `file`, from before a change")
 	callRate := flag.Int("rate", 0, "`calls` a second of -retries; 0 = as the run has them")
-	rounds := flag.Int("rounds", 0, "`rounds` of -stalled, -retries, -intercepted and -beside; 0 = as the run has them")
+	rounds := flag.Int("rounds", 0, "`rounds` of -stalled, -retries, -neighbours, -intercepted and -beside; 0 = as the run has them")
 	idle := flag.Int("idle", 0, "open idle `streams` of the memory step, up to 9900; 0 = as the run has them")
 	flag.Parse()
 	s.size(*short)
@@ -137,6 +143,8 @@ func (s settings) run(ctx context.Context) error {
 		return runSockets(ctx, s)
 	case s.intercepted:
 		return runIntercepted(ctx, s)
+	case s.neighbours:
+		return runNeighbours(ctx, s)
 	case s.beside != "":
 		return runBeside(ctx, s)
 	}
@@ -150,7 +158,9 @@ func (s *settings) size(short bool) {
 	s.idle, s.slow, s.slowFor = 1000, 20, 3*time.Second
 	s.sockets, s.socketsFor = min(s.sockets, 9900), time.Minute // Warmwire's limits.connections is 10000
 	s.callRate, s.callFor, s.outageFor = 1000, 5*time.Second, time.Minute
+	s.quietFor, s.burstEvery, s.burstCount = 10*time.Second, 3*time.Second, 8
 	if short {
+		s.quietFor, s.burstEvery, s.burstCount = time.Second, 1500*time.Millisecond, 1
 		s.socketsFor = time.Second
 		s.callRate, s.callFor, s.outageFor = 100, 500*time.Millisecond, time.Second
 		s.rounds, s.memory = 2, 1

@@ -22,6 +22,7 @@ type Config struct {
 	ALPN       []string // what TLS offers; nil means h2 and http/1.1
 	MaxVersion uint16   // highest TLS version; 0 means 1.3
 	MaxStreams int      // HTTP/2 streams of one connection; 0 means 250
+	Capacity   int      // requests that are served at once; others wait, first come first served; 0 means all
 
 	// OnRequest is told what happens to each request, at the moment it
 	// happens, by the goroutine that notices it. It must not block. May be nil.
@@ -49,6 +50,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxVersion != 0 && c.MaxVersion != tls.VersionTLS12 && c.MaxVersion != tls.VersionTLS13 {
 		return fmt.Errorf("mockapi: highest TLS version %#x: want 1.2 or 1.3", c.MaxVersion)
+	}
+	if c.Capacity < 0 {
+		return fmt.Errorf("mockapi: capacity %d: want 1 or more", c.Capacity)
 	}
 	if c.MaxStreams < 0 {
 		return fmt.Errorf("mockapi: %d streams: want 1 or more", c.MaxStreams)

@@ -154,11 +154,25 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, api string, f fun
 	c := &call{s: s, w: out, r: r, o: defaultOptions(), api: api}
 	err := c.begin(arrivals)
 	if err == nil {
-		err = f(c)
+		err = s.inPlace(r.Context(), func() error { return f(c) })
 	}
 	if errors.Is(err, errAbort) {
 		panic(http.ErrAbortHandler)
 	}
+}
+
+// inPlace runs f when one of Config.Capacity is free. A channel serves in order.
+func (s *Server) inPlace(ctx context.Context, f func() error) error {
+	if s.places == nil {
+		return f()
+	}
+	select {
+	case s.places <- struct{}{}:
+	case <-ctx.Done():
+		return errStopped
+	}
+	defer func() { <-s.places }()
+	return f()
 }
 
 // begin applies the options of the header.

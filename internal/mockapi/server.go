@@ -26,6 +26,7 @@ type Server struct {
 	ctx     context.Context // ends with Run; ends streams that outlive their connection
 	cancel  context.CancelFunc
 	handled *gate
+	places  chan struct{} // as many as Config.Capacity; nil = no bound
 
 	mu     sync.Mutex // guards the fields below
 	plain  net.Listener
@@ -43,6 +44,9 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("mockapi: %w", err)
 	}
 	s := &Server{cfg: cfg, auth: auth, stats: newStats(cfg.OnRequest), store: newStore(), mux: http.NewServeMux(), handled: newGate()}
+	if cfg.Capacity > 0 {
+		s.places = make(chan struct{}, cfg.Capacity)
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.routes()
 	return s, nil

@@ -16,7 +16,7 @@
 // not get the slots that others have lately had: a tenant that has more than its part
 // starts a request only while as many slots stay free as the other tenants of its class,
 // and those of more urgent ones, have had in use beyond what they use now. Parts are what
-// each had at once, evenly less if that is more than three quarters of the limit in all.
+// each had at once, evenly less if that is more than half of the limit in all.
 //
 // It refuses, at once, what cannot start in time, and what the full queue has no place
 // for: the newest request of the least urgent class, and there of the tenant that waits

@@ -179,8 +179,10 @@ func (l *line) first(may func(*flow) bool) *flow {
 	return best
 }
 
-// kept is how many slots may stay free for others: a quarter is everybody's.
-func kept(most int) int { return most - (most+3)/4 }
+// kept is how many slots may stay free for others. In the study's experiment a quarter of
+// the limit leaves gold at 1.35 times its quiet P99 beside a burst and silver at 2.81, half
+// at 1.00 and 1.18, three quarters at 0.99 and 1.00 but with a burst that takes twice as long.
+func kept(most int) int { return most / 2 }
 
 // mayStart says whether f may take a slot that is free: one of its own part, or one of
 // those that stay when the parts of others are kept.

@@ -12,16 +12,17 @@ import (
 // concurrency-limits library), but for the windows, which are ours: model calls are
 // fewer and vary more than the calls it was made for.
 const (
-	firstLimit   = 20   // before anything is learned, as there
-	tolerance    = 1.5  // a median that is so much above the usual one is no queue yet, as there
-	smoothing    = 0.2  // of a change, as there
-	backoff      = 0.7  // after a refusal; TCP CUBIC's
-	windowTime   = 1.0  // s, at least, of one step
-	windowLeast  = 10   // answers, at least, of one step
-	windowMost   = 64   // answers that are kept of one
-	longWindows  = 60   // steps over which the usual median is taken: a minute under load
-	decreaseRest = 1.0  // s between decreases
-	recovery     = 0.95 // of the usual median, for each step in which it is twice the present one, as there
+	firstLimit  = 20  // before anything is learned, as there
+	tolerance   = 1.5 // a median that is so much above the usual one is no queue yet, as there
+	smoothing   = 0.2 // of a change, as there
+	backoff     = 0.7 // after a refusal; TCP CUBIC's
+	windowTime  = 1.0 // s, at least, of one step
+	windowLeast = 10  // answers, at least, of one step
+	windowMost  = 64  // answers that are kept of one
+	longWindows = 60  // steps over which the usual median is taken: a minute under load
+	leastRest   = 0.1 // s between decreases, which is otherwise the usual time to a head: what a decrease does shows only then
+	mostRest    = 1.0
+	recovery    = 0.95 // of the usual median, for each step in which it is twice the present one, as there
 )
 
 // A limiter learns how many requests an upstream bears at once: from refusals, after which
@@ -54,7 +55,7 @@ func (l *limiter) started(running int) { l.busy = l.busy || float64(2*running) >
 
 // refused lowers the limit, once for all that was sent before it fell.
 func (l *limiter) refused(now, begun time.Time) {
-	if !begun.After(l.decreased) || now.Sub(l.decreased).Seconds() < decreaseRest {
+	if !begun.After(l.decreased) || now.Sub(l.decreased).Seconds() < min(max(l.usual, leastRest), mostRest) {
 		return
 	}
 	l.limit = max(l.floor, math.Floor(l.limit*backoff))
