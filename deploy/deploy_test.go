@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -60,19 +61,22 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// verifyUnit returns what systemd finds wrong with a unit. /bin/true stands in
-// for the program, which is not installed here.
-func verifyUnit(t *testing.T, analyze, unit string) string {
+// verifyUnits returns what systemd finds wrong with the service and its socket.
+// /bin/true stands in for the program, which is not installed here.
+func verifyUnits(t *testing.T, analyze, service, socket string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "warmwire.service")
-	unit = strings.ReplaceAll(unit, "/usr/local/bin/warmwire", "/bin/true")
-	if err := os.WriteFile(path, []byte(unit), 0o644); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	servicePath, socketPath := filepath.Join(dir, "warmwire.service"), filepath.Join(dir, "warmwire.socket")
+	service = strings.ReplaceAll(service, "/usr/local/bin/warmwire", "/bin/true")
+	for path, text := range map[string]string{servicePath: service, socketPath: socket} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var found strings.Builder
 	for _, args := range [][]string{
-		{"verify", "--man=no", "--generators=no", path},
-		{"security", "--offline=true", "--no-pager", "--threshold=" + maxExposure, path},
+		{"verify", "--man=no", "--generators=no", servicePath, socketPath},
+		{"security", "--offline=true", "--no-pager", "--threshold=" + maxExposure, servicePath},
 	} {
 		out, err := exec.CommandContext(t.Context(), analyze, args...).CombinedOutput()
 		if err != nil || args[0] == "verify" && len(out) > 0 {
@@ -82,28 +86,54 @@ func verifyUnit(t *testing.T, analyze, unit string) string {
 	return found.String()
 }
 
-func TestUnitIsValidAndHardened(t *testing.T) {
+func TestUnitsAreValidAndHardened(t *testing.T) {
 	analyze := testenv.Need(t, "systemd-analyze")
-	unit := read(t, "systemd/warmwire.service")
-	if found := verifyUnit(t, analyze, unit); found != "" {
+	service, socket := read(t, "systemd/warmwire.service"), read(t, "systemd/warmwire.socket")
+	if found := verifyUnits(t, analyze, service, socket); found != "" {
 		t.Error(found)
 	}
 	faults := map[string]struct{ old, new, want string }{
-		"misspelt key": {"NoNewPrivileges=", "NoNewPrivilege=", "NoNewPrivilege"},
-		"wrong value":  {"ProtectSystem=strict", "ProtectSystem=strictly", "protect system"},
-		"no program":   {"ExecStart=/usr/local/bin/warmwire run", "ExecStart=/usr/local/bin/none-such run", "none-such"},
-		"not hardened": {"SystemCallFilter=", "#", "exposure level"},
+		"misspelt key":   {"NoNewPrivileges=", "NoNewPrivilege=", "NoNewPrivilege"},
+		"wrong value":    {"ProtectSystem=strict", "ProtectSystem=strictly", "protect system"},
+		"no program":     {"ExecStart=/usr/local/bin/warmwire run", "ExecStart=/usr/local/bin/none-such run", "none-such"},
+		"not hardened":   {"SystemCallFilter=", "#", "exposure level"},
+		"no such type":   {"Type=notify\n", "Type=telling\n", "telling"},
+		"wrong watchdog": {"WatchdogSec=30s", "WatchdogSec=often", "often"},
+		"wrong address":  {"ListenStream=127.0.0.1:8484", "ListenStream=127.0.0.1:84840", "84840"},
+		"wrong backlog":  {"Backlog=", "Backlogs=", "Backlogs"},
 	}
 	for name, f := range faults {
 		t.Run(name, func(t *testing.T) {
-			broken := strings.ReplaceAll(unit, f.old, f.new)
-			if broken == unit {
-				t.Fatalf("%q is not in the unit", f.old)
+			brokenService, brokenSocket := strings.ReplaceAll(service, f.old, f.new), strings.ReplaceAll(socket, f.old, f.new)
+			if brokenService == service && brokenSocket == socket {
+				t.Fatalf("%q is in neither unit", f.old)
 			}
-			if found := verifyUnit(t, analyze, broken); !strings.Contains(found, f.want) {
+			if found := verifyUnits(t, analyze, brokenService, brokenSocket); !strings.Contains(found, f.want) {
 				t.Errorf("found %q, want it to say %q", found, f.want)
 			}
 		})
+	}
+}
+
+// TestSocketUnitFitsTheDefaults: systemd's sockets are those of the configuration that
+// needs no file, else the program would refuse them.
+func TestSocketUnitFitsTheDefaults(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), program(t), "config", "default").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var defaults struct{ Listen, Admin struct{ Address string } }
+	if err := yaml.Unmarshal(out, &defaults); err != nil {
+		t.Fatal(err)
+	}
+	var streams []string
+	for line := range strings.Lines(read(t, "systemd/warmwire.socket")) {
+		if address, ok := strings.CutPrefix(strings.TrimSpace(line), "ListenStream="); ok {
+			streams = append(streams, address)
+		}
+	}
+	if want := []string{defaults.Listen.Address, defaults.Admin.Address}; !slices.Equal(streams, want) {
+		t.Errorf("the unit has %q, the default configuration %q", streams, want)
 	}
 }
 

@@ -44,6 +44,12 @@ type Stub struct {
 // whoever can reach a resolver can use it against others. Port 0 takes a free
 // one. Nothing is answered before [Stub.Run].
 func (r *Resolver) ListenStub(ctx context.Context, address string) (*Stub, error) {
+	return r.StubOn(ctx, address, nil, nil)
+}
+
+// StubOn is as ListenStub, on sockets that are open already and that it takes over. What
+// is nil it opens.
+func (r *Resolver) StubOn(ctx context.Context, address string, listener net.Listener, packets net.PacketConn) (*Stub, error) {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return nil, fmt.Errorf("dns.listen %q: write IP:port, as in 127.0.0.1:53", address)
@@ -51,7 +57,7 @@ func (r *Resolver) ListenStub(ctx context.Context, address string) (*Stub, error
 	if !at.Addr().IsLoopback() {
 		return nil, fmt.Errorf("dns.listen %s is not on loopback: write 127.0.0.1 or [::1]", at)
 	}
-	s := &Stub{r: r, slots: make(chan struct{}, maxStubQuestions)}
+	s := &Stub{r: r, slots: make(chan struct{}, maxStubQuestions), listener: listener, packets: packets}
 	for try := 0; ; try++ {
 		if err = s.open(ctx, at); err == nil {
 			break
@@ -69,16 +75,24 @@ func (r *Resolver) ListenStub(ctx context.Context, address string) (*Stub, error
 // open takes the same port for both protocols.
 func (s *Stub) open(ctx context.Context, at netip.AddrPort) (err error) {
 	var lc net.ListenConfig
-	if s.listener, err = lc.Listen(ctx, "tcp", at.String()); err != nil {
-		return err
+	if s.listener == nil {
+		if s.listener, err = lc.Listen(ctx, "tcp", at.String()); err != nil {
+			return err
+		}
 	}
 	s.addr = s.listener.Addr().(*net.TCPAddr).AddrPort()
-	if s.packets, err = lc.ListenPacket(ctx, "udp", s.addr.String()); err != nil {
-		_ = s.listener.Close()
-		return err
+	if s.packets == nil {
+		if s.packets, err = lc.ListenPacket(ctx, "udp", s.addr.String()); err != nil {
+			_ = s.listener.Close()
+			s.listener = nil
+			return err
+		}
 	}
 	return nil
 }
+
+// Sockets are those it answers on, for a process that takes them over.
+func (s *Stub) Sockets() (net.Listener, net.PacketConn) { return s.listener, s.packets }
 
 // Addr is where the stub listens.
 func (s *Stub) Addr() netip.AddrPort { return s.addr }

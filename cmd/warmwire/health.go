@@ -59,7 +59,12 @@ const maxAdminAnswer = 4 << 20
 
 // askAdmin makes a call to the admin listener at address, which may be unix:/path.
 func askAdmin(ctx context.Context, address, method, target, token string) (status int, body []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	return askAdminFor(ctx, healthTimeout, address, method, target, token)
+}
+
+// askAdminFor is as askAdmin, for calls that take their time.
+func askAdminFor(ctx context.Context, limit time.Duration, address, method, target, token string) (status int, body []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,

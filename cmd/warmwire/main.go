@@ -60,7 +60,7 @@ func rootCommand() *cobra.Command {
 	root.PersistentFlags().StringVarP(&path, "config", "c", "",
 		"configuration `file` (default: $WARMWIRE_CONFIG, the user's, then /etc/warmwire/warmwire.yaml)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
-	root.AddCommand(runCommand(&path), demoCommand(), execCommand(&path), envCommand(&path), healthCommand(&path), tuneCommand(&path), topCommand(&path), configCommand(&path), measureCommand(), doctorCommand(&path), caCommand(&path), labCommand(), versionCommand())
+	root.AddCommand(runCommand(&path), demoCommand(), execCommand(&path), envCommand(&path), healthCommand(&path), tuneCommand(&path), topCommand(&path), upgradeCommand(&path), configCommand(&path), measureCommand(), doctorCommand(&path), caCommand(&path), labCommand(), versionCommand())
 	for _, c := range root.Commands() {
 		c.Args = usageArgs(c.Args)
 	}

@@ -17,18 +17,23 @@ import (
 func runCommand(path *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "run",
-		Short: "Serve until SIGTERM; SIGHUP reloads the configuration",
+		Short: "Serve until SIGTERM; SIGHUP reloads the configuration, SIGUSR2 the program",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// Before anything listens: whoever finds the port open may signal.
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			context.AfterFunc(ctx, stop) // gives the second signal its usual effect
-			hup := make(chan os.Signal, 1)
-			signal.Notify(hup, syscall.SIGHUP)
-			defer signal.Stop(hup)
+			asked := make(chan os.Signal, 2)
+			signal.Notify(asked, append(upgradeSignals, syscall.SIGHUP)...)
+			defer signal.Stop(asked)
 			// A reader of the log that leaves must not end what serves: the write fails instead.
 			signal.Ignore(syscall.SIGPIPE)
+			d, err := newDaemon()
+			if err != nil {
+				return err
+			}
+			defer d.close()
 			load := func(tuned map[string]string) (*config.Config, []string, error) {
 				return config.LoadTuned(configPath(*path), os.LookupEnv, tuned)
 			}
@@ -36,31 +41,17 @@ func runCommand(path *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s, err := sidecar.New(cfg, sidecar.Options{Version: buildVersion(), LogTo: os.Stderr, Load: load})
+			d.sidecar, err = sidecar.New(cfg, sidecar.Options{
+				Version: buildVersion(), LogTo: os.Stderr, Load: load, Sockets: d.sockets, Upgrade: d.upgrade, Draining: d.stopping,
+			})
 			if err != nil {
 				return err
 			}
 			for _, w := range warnings {
-				s.Log().Warn("configuration", "warning", w)
+				d.sidecar.Log().Warn("configuration", "warning", w)
 			}
-			return serve(ctx, s, hup)
+			return d.serve(ctx, asked)
 		},
-	}
-}
-
-// serve runs s until ctx ends, which drains it. hup reloads.
-func serve(ctx context.Context, s *sidecar.Sidecar, hup <-chan os.Signal) error {
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	for {
-		select {
-		case err := <-done:
-			return err
-		case <-hup:
-			if err := s.Reload(); err != nil {
-				s.Log().Error("reload refused; the running configuration stays", "error", err.Error())
-			}
-		}
 	}
 }
 

@@ -9,5 +9,8 @@ import "os"
 // passedOn are the signals that exec hands to its child.
 var passedOn = []os.Signal{os.Interrupt}
 
+// upgradeSignals ask for an upgrade: there are none.
+var upgradeSignals []os.Signal
+
 // sentByTerminal: a console tells all its processes.
 func sentByTerminal(os.Signal) bool { return true }

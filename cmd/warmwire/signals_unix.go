@@ -14,6 +14,9 @@ import (
 // passedOn are the signals that exec hands to its child.
 var passedOn = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
 
+// upgradeSignals ask for an upgrade, as those of nginx and others do.
+var upgradeSignals = []os.Signal{syscall.SIGUSR2}
+
 // sentByTerminal says whether the child has the signal already: a terminal sends
 // its keys' signals to the whole foreground process group, which the child is in.
 func sentByTerminal(sig os.Signal) bool {

@@ -3,6 +3,7 @@
 package admin
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -57,7 +58,10 @@ type Config struct {
 	// ClearIntercept forgets that the apps of a host, "" = of all, did not accept our
 	// certificate, and returns how many hosts were left alone for it; nil = 501.
 	ClearIntercept func(host string) int
-	Quit           func() // begins the drain and returns
+	// Upgrade starts a successor and hands over to it, once that serves; the error is
+	// shown to the caller, and nothing has changed then; nil = 501.
+	Upgrade func(context.Context) error
+	Quit    func() // begins the drain and returns
 }
 
 // An Admin serves the admin listener.
@@ -103,6 +107,7 @@ func New(cfg Config) (*Admin, error) {
 		"/v1/intercept/clear": {http.MethodPost, false, a.clearIntercept},
 		"/v1/tune":            {http.MethodPost, false, a.tune},
 		"/v1/reload":          {http.MethodPost, false, a.reload},
+		"/v1/upgrade":         {http.MethodPost, false, a.upgrade},
 		"/v1/quit":            {http.MethodPost, false, a.quit},
 	}
 	for _, path := range dashboardFiles() {

@@ -223,7 +223,7 @@ func TestMethods(t *testing.T) {
 	r := newRig(t, nil)
 	for path, allow := range map[string]string{
 		"/": "GET, HEAD", "/healthz": "GET, HEAD", "/readyz": "GET, HEAD", "/metrics": "GET, HEAD", "/v1/status": "GET, HEAD", "/v1/streams": "GET, HEAD",
-		"/v1/reload": "POST", "/v1/tune": "POST", "/v1/quit": "POST",
+		"/v1/reload": "POST", "/v1/tune": "POST", "/v1/upgrade": "POST", "/v1/quit": "POST",
 	} {
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "FOO"} {
 			if strings.Contains(allow, method) {
@@ -408,6 +408,24 @@ func TestQuitAnswersFirst(t *testing.T) {
 	got := r.ask(t, ask{method: "POST", path: "/v1/quit", header: change()})
 	if got.status != 202 || !strings.Contains(got.body, "draining") {
 		t.Errorf("got %d %s", got.status, got.body)
+	}
+}
+
+func TestUpgrade(t *testing.T) {
+	var err error
+	r := newRig(t, func(c *admin.Config) { c.Upgrade = func(context.Context) error { return err } })
+	if got := r.ask(t, ask{method: "POST", path: "/v1/upgrade", header: change()}); got.status != 200 || !strings.Contains(got.body, "upgraded") {
+		t.Errorf("got %d %s", got.status, got.body)
+	}
+	err = errors.New("the successor ended")
+	if got := r.ask(t, ask{method: "POST", path: "/v1/upgrade", header: change()}); got.status != 409 || got.code != "upgrade_failed" || !strings.Contains(got.body, err.Error()) {
+		t.Errorf("got %d %s", got.status, got.body)
+	}
+	if got := r.ask(t, ask{method: "POST", path: "/v1/upgrade"}); got.status != 401 {
+		t.Errorf("without the token: %d", got.status)
+	}
+	if got := newRig(t, nil).ask(t, ask{method: "POST", path: "/v1/upgrade", header: change()}); got.status != 501 {
+		t.Errorf("not upgradable: %d", got.status)
 	}
 }
 

@@ -25,6 +25,7 @@ POST /v1/intercept/clear  intercept ?host=HOST again, or all, that was left alon
 POST /v1/reload   read the configuration again
 POST /v1/tune     ?KEY=VALUE: change settings until the next start
 POST /v1/tune/preview ?KEY=VALUE: what that would change
+POST /v1/upgrade  start the program anew, as it is on disk now, and hand over to it
 POST /v1/quit     drain and exit
 
 POST needs Authorization: Bearer with the token in admin.token_file. It takes no
@@ -75,6 +76,19 @@ func (a *Admin) reload(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	writeJSON(w, http.StatusOK, map[string]string{"status": "reloaded"})
+}
+
+// upgrade answers 409 when the successor did not come up: this process goes on.
+func (a *Admin) upgrade(w http.ResponseWriter, r *http.Request) {
+	if a.cfg.Upgrade == nil {
+		(&refusal{http.StatusNotImplemented, "not_upgradable", "this Warmwire cannot be replaced while it runs"}).write(w)
+		return
+	}
+	if err := a.cfg.Upgrade(r.Context()); err != nil {
+		(&refusal{http.StatusConflict, "upgrade_failed", err.Error()}).write(w)
+		return
+	}
+	writeJSON(w, http.StatusOK, map[string]string{"status": "upgraded"})
 }
 
 // flushDNS takes the name from the query, as calls have no body.

@@ -56,6 +56,8 @@ var houseRules = rules{
 			"internal/intercept/truststore": "ca installs it",
 			"internal/clientenv":            "exec, env and doctor: which variables lead which program here",
 			"internal/ingress/peer":         "exec asks whose the Warmwire is that runs already",
+			"internal/activation":           "run takes over sockets, and passes them on",
+			"internal/sdnotify":             "run tells systemd how it does",
 		},
 		"internal/sidecar": {"...": "composition root: sees everything and maps between the packages"},
 
@@ -121,6 +123,9 @@ var houseRules = rules{
 		"internal/admin":     {"internal/webguard": "both listeners refuse what a web page could send"},
 		"internal/webguard":  nothing,
 		"internal/tenant":    nothing,
+
+		"internal/activation": nothing,
+		"internal/sdnotify":   nothing,
 
 		// What tests and demonstrations are made with knows nothing of the
 		// product, so that it cannot share the product's mistakes.

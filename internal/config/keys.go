@@ -79,6 +79,7 @@ var topKeys = []key{
 	{path: "log.access.file", kind: kText, doc: "Where the access log goes: a file, opened again at each reload, or a named pipe that has a reader. Default: to standard error, with the log; then log.level applies."},
 	{path: "drain.wait", kind: kDuration, def: "0s", doc: "Go on serving this long after SIGTERM, or until idle: for sidecars that must outlive their app."},
 	{path: "drain.timeout", kind: kDuration, def: "25s", doc: "Then streams may finish this long; what is left is cut visibly."},
+	{path: "drain.upgrade_timeout", kind: kDuration, def: "1h", doc: "After warmwire upgrade, streams of the old process may finish this long. 0s = until all have ended."},
 }
 
 // ownOnly are settings that cannot stand under defaults: one provider's key must

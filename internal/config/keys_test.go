@@ -104,7 +104,7 @@ state_dir: /srv/w
 spool_dir: /srv/spool
 limits: {memory: 64MiB, connections: 5, header: 8KiB, body: 1MiB, procs: 1}
 log: {level: debug, format: json, access: {sample: 0.5, statuses: {2xx: 0.1, 5xx: 0}, summary: 5s, format: msgpack, file: /srv/log}}
-drain: {wait: 1s, timeout: 2s}
+drain: {wait: 1s, timeout: 2s, upgrade_timeout: 3s}
 defaults:
   timeouts: {connect: 1s, tls_handshake: 1s, request_write: 1s, response_header: 11m, first_token: 1s, idle: 1m, total: 1h}
   buffer: {stream_limit: 32KiB, policy: spool, spool_limit: 33MiB, stall_timeout: 11s}

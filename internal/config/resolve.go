@@ -37,7 +37,7 @@ func (p *parser) resolve() (*Config, func(upstream, key string) (int, string)) {
 			Body: size(str("limits.body")), Procs: number(str("limits.procs")),
 		},
 		Log:   Log{Level: str("log.level"), Format: str("log.format"), Access: p.access(str("log.format"))},
-		Drain: Drain{Wait: duration(str("drain.wait")), Timeout: duration(str("drain.timeout"))},
+		Drain: Drain{Wait: duration(str("drain.wait")), Timeout: duration(str("drain.timeout")), UpgradeTimeout: duration(str("drain.upgrade_timeout"))},
 	}
 	for _, s := range list("listen.allow_uids") {
 		n, _ := strconv.ParseUint(s, 10, 32) // checked when it was read

@@ -194,7 +194,7 @@ type Log struct {
 }
 
 // Drain is the way down after SIGTERM.
-type Drain struct{ Wait, Timeout Duration }
+type Drain struct{ Wait, Timeout, UpgradeTimeout Duration }
 
 // A Duration is written as 250ms, 5m or 1h30m.
 type Duration time.Duration

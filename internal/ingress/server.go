@@ -56,6 +56,7 @@ type Server struct {
 	endLife   context.CancelFunc
 	abortOnce sync.Once
 	drained   sync.Once
+	goAway    sync.Once
 }
 
 // New returns a Server that serves nothing until Serve is called.
@@ -187,12 +188,39 @@ func (s *Server) turnAway(c net.Conn) {
 	_ = c.Close()
 }
 
+// retireLook is how often Retire looks whether all have left.
+const retireLook = 20 * time.Millisecond
+
+// Retire lets connections leave by themselves, because another process takes new ones
+// by now: the next answer on each is its last, and HTTP/2 connections are told to go.
+// It returns when none is open or ctx ends. Drain and Abort end what is left.
+func (s *Server) Retire(ctx context.Context) {
+	s.h1.Retire()
+	s.shutHTTP2()
+	tick := time.NewTicker(retireLook)
+	defer tick.Stop()
+	for len(s.slots) > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// shutHTTP2 sends GOAWAY to HTTP/2 connections; their streams finish.
+func (s *Server) shutHTTP2() {
+	s.goAway.Do(func() {
+		go func() { _ = s.h2.Shutdown(context.Background()) }() // returns with the last stream, or by Abort's Close
+	})
+}
+
 // Drain stops keeping connections: idle ones close, answers say so. It returns
 // when nothing runs any more or ctx ends, and tells how much still runs.
 func (s *Server) Drain(ctx context.Context) int {
 	s.drained.Do(func() {
 		s.h1.Drain()
-		go func() { _ = s.h2.Shutdown(context.Background()) }() // returns with the last stream, or by Abort's Close
+		s.shutHTTP2()
 	})
 	for {
 		idle := s.running.idle()

@@ -13,6 +13,14 @@ import (
 	"time"
 )
 
+// listen takes the socket that this process was started with, or binds one.
+func (s *Sidecar) listen(address string) (net.Listener, error) {
+	if ln := s.opt.Sockets.Listener(address); ln != nil {
+		return ln, nil
+	}
+	return listen(address)
+}
+
 // listen binds host:port or unix:/path. A socket file that nobody listens on any
 // more is replaced; one that answers is not ours to take.
 func listen(address string) (net.Listener, error) {

@@ -164,6 +164,7 @@ func (s *Sidecar) buildAdmin(cfg *config.Config) error {
 			return err == nil && info.Seen && s.adminLn.Addr().Network() == "unix" && int(info.UID) == os.Getuid()
 		},
 	}
+	ac.Upgrade = s.opt.Upgrade
 	if s.opt.Load != nil {
 		ac.Reload, ac.Tune = s.Reload, s.Tune
 		ac.Settings, ac.Preview = func() any { return s.settings() }, func(changes map[string]string) (any, error) { return s.preview(changes) }

@@ -97,8 +97,10 @@ func (s *Sidecar) keepSessions(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			s.saveSessions((*tlspool.Store).Save)
-			s.saveIdleLimits()
+			if !s.succeeded() { // else the files are the successor's
+				s.saveSessions((*tlspool.Store).Save)
+				s.saveIdleLimits()
+			}
 			return
 		case <-save.C:
 			s.saveSessions((*tlspool.Store).SaveSpare)

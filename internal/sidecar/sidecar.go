@@ -18,6 +18,7 @@ import (
 	"github.com/warmwire/warmwire/bufferctl"
 	"github.com/warmwire/warmwire/dnscache"
 	"github.com/warmwire/warmwire/internal/accesslog"
+	"github.com/warmwire/warmwire/internal/activation"
 	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/internal/ingress"
 	"github.com/warmwire/warmwire/internal/intercept/ca"
@@ -38,6 +39,14 @@ type Options struct {
 	// Load reads the configuration again, with values over those of the file (see
 	// [config.LoadTuned]); nil: it can be neither reloaded nor tuned.
 	Load func(tuned map[string]string) (*config.Config, []string, error)
+	// Sockets are those that the process was started with; nil = none. Those that New
+	// does not need are closed.
+	Sockets *activation.Sockets
+	// Upgrade starts a successor, see [Sidecar.HandOver]; nil: it cannot be.
+	Upgrade func(context.Context) error
+	// Draining is told when the drain begins, and how long it may take; not at a handover.
+	// nil = nobody.
+	Draining func(limit time.Duration)
 }
 
 // A Sidecar is one running Warmwire.
@@ -76,6 +85,9 @@ type Sidecar struct {
 	quit     chan struct{} // closed by the admin's quit
 	quitOnce sync.Once
 
+	handing    sync.Mutex    // held by HandOver
+	handedOver chan struct{} // closed once a successor serves
+
 	reloading sync.Mutex // held by Reload; guards the fields below
 	cfg       *config.Config
 	upstreams map[string]*built // by name
@@ -94,7 +106,7 @@ type shown struct {
 
 // New builds everything and binds the listeners; nothing runs yet.
 func New(cfg *config.Config, opt Options) (*Sidecar, error) {
-	s := &Sidecar{opt: opt, level: new(slog.LevelVar), started: time.Now(), quit: make(chan struct{}), targets: new(targets)}
+	s := &Sidecar{opt: opt, level: new(slog.LevelVar), started: time.Now(), quit: make(chan struct{}), handedOver: make(chan struct{}), targets: new(targets)}
 	s.opt.LogTo = oneAtATime(opt.LogTo) // the log and the access log share it
 	s.log = slog.New(newLogHandler(s.opt, cfg, s.level))
 	s.setLogLevel(cfg)
@@ -129,10 +141,15 @@ func New(cfg *config.Config, opt Options) (*Sidecar, error) {
 		return nil, err
 	}
 	if address := cfg.DNS.Listen; address != "" {
-		if s.stub, err = s.names.ListenStub(context.Background(), address); err != nil {
+		given := s.opt.Sockets
+		if s.stub, err = s.names.StubOn(context.Background(), address, given.Listener(address), given.Packets(address)); err != nil {
 			s.undo()
 			return nil, fmt.Errorf("dns.listen: %w", err)
 		}
+	}
+	if err := s.opt.Sockets.Finish(); err != nil {
+		s.undo()
+		return nil, fmt.Errorf("%w: %w", config.ErrInvalid, err)
 	}
 	// Last: loading takes the file away, and a start that fails must not lose it.
 	if err := s.loadSessions(cfg); err != nil {
@@ -174,7 +191,7 @@ func (s *Sidecar) build(cfg *config.Config) error {
 // bind opens the listeners, all or none.
 func (s *Sidecar) bind(cfg *config.Config) error {
 	for _, address := range cfg.Listen.Addresses {
-		ln, err := listen(address)
+		ln, err := s.listen(address)
 		if err != nil {
 			s.closeListeners()
 			return fmt.Errorf("listen.address: %w", err)
@@ -182,7 +199,7 @@ func (s *Sidecar) bind(cfg *config.Config) error {
 		s.listeners = append(s.listeners, ln)
 	}
 	if cfg.Admin.Enabled() {
-		ln, err := listen(cfg.Admin.Address)
+		ln, err := s.listen(cfg.Admin.Address)
 		if err != nil {
 			s.closeListeners()
 			return fmt.Errorf("admin.address: %w", err)
@@ -203,6 +220,11 @@ func (s *Sidecar) bind(cfg *config.Config) error {
 // undo closes what New has opened before it failed.
 func (s *Sidecar) undo() {
 	s.closeListeners()
+	if s.stub != nil {
+		ln, packets := s.stub.Sockets()
+		_ = ln.Close()
+		_ = packets.Close()
+	}
 	_ = s.names.Close()
 	if q := s.quic.Load(); q != nil {
 		_ = q.endpoint.Close()
@@ -261,7 +283,9 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	s.begin()
 	serveCtx, stopServing := context.WithCancel(context.Background())
 	lastCtx, stopLast := context.WithCancel(context.Background()) // what outlives the serving: admin, logs
+	frontCtx, stopFront := context.WithCancel(lastCtx)            // what a successor has as well
 	defer stopLast()
+	defer stopFront()
 	defer stopServing()
 	broke := make(chan error, len(s.listeners)+3)
 	var serving, last sync.WaitGroup
@@ -273,21 +297,28 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	last.Go(func() { report(broke, s.access.Run(lastCtx)) })
 	if s.admin != nil {
 		s.log.Info("admin listening", "address", s.AdminAddr())
-		last.Go(func() { report(broke, serveAdmin(lastCtx, s.admin, s.adminLn)) })
+		last.Go(func() { report(broke, serveAdmin(frontCtx, s.admin, s.adminLn)) })
 	}
 	last.Go(func() { s.watchNetwork(lastCtx) })
 	last.Go(func() { report(broke, s.names.Run(lastCtx)) })
 	last.Go(func() { s.keepSessions(lastCtx) })
 	if s.stub != nil {
-		last.Go(func() { report(broke, s.stub.Run(lastCtx)) })
+		last.Go(func() { report(broke, s.stub.Run(frontCtx)) })
 	}
 	var err error
 	select {
 	case <-ctx.Done():
 	case <-s.quit:
+	case <-s.handedOver:
 	case err = <-broke:
 	}
-	s.drain(stopServing)
+	if s.succeeded() {
+		stopFront()
+		stopServing()
+		s.retire(ctx)
+	} else {
+		s.drain(stopServing)
+	}
 	serving.Wait()
 	s.closeUpstreams()
 	s.reaching.Wait()
@@ -308,6 +339,9 @@ func report(broke chan<- error, err error) {
 func (s *Sidecar) drain(stopServing context.CancelFunc) {
 	limits := s.shown.Load().Drain
 	s.draining.Store(true)
+	if s.opt.Draining != nil {
+		s.opt.Draining(time.Duration(limits.Wait + limits.Timeout))
+	}
 	s.log.Info("draining", "running", s.ingress.Running(), "wait", limits.Wait.String(), "timeout", limits.Timeout.String())
 	s.serveOn(time.Duration(limits.Wait))
 	stopServing()
@@ -342,10 +376,26 @@ func (s *Sidecar) serveOn(wait time.Duration) {
 	}
 }
 
+// adminLinger is how long calls that run may take to end; the one that asked for an
+// upgrade is among them.
+const adminLinger = 2 * time.Second
+
 // serveAdmin runs the admin listener until ctx ends.
 func serveAdmin(ctx context.Context, srv *http.Server, ln net.Listener) error {
-	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
-	defer stop()
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		linger, cancel := context.WithTimeout(context.Background(), adminLinger)
+		defer cancel()
+		if srv.Shutdown(linger) != nil {
+			_ = srv.Close()
+		}
+	})
+	defer func() {
+		if !stop() {
+			<-ended
+		}
+	}()
 	if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("admin listener: %w", err)
 	}

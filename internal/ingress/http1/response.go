@@ -356,7 +356,7 @@ func (w *response) appendFramingLocked(b []byte, complete bool) []byte {
 // because the body has not arrived whole and perhaps never will (RFC 9110
 // §10.1.1).
 func (w *response) mustClose() bool {
-	if w.x.req.Close || w.c.srv.draining.Load() {
+	if w.x.req.Close || w.c.srv.retiring.Load() || w.c.srv.draining.Load() {
 		return true
 	}
 	w.c.mu.Lock()

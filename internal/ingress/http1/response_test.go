@@ -345,6 +345,23 @@ func TestDrain(t *testing.T) {
 	expectEnd(t, busy)
 }
 
+// TestRetireServesWhatIsUnderWay: a connection that is idle, or has not been used yet,
+// gets one more answer, which is its last.
+func TestRetireServesWhatIsUnderWay(t *testing.T) {
+	s, addr := serveOn(t, "tcp", Config{}, func(http.ResponseWriter, *http.Request) {})
+	idle, fresh, unused := dial(t, "tcp", addr), dial(t, "tcp", addr), dial(t, "tcp", addr)
+	send(t, idle, get)
+	expect(t, idle, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+	s.Retire()
+	for _, c := range []net.Conn{idle, fresh} {
+		send(t, c, get)
+		expect(t, c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+		expectEnd(t, c)
+	}
+	s.Drain()
+	expectEnd(t, unused)
+}
+
 func TestFullDuplex(t *testing.T) {
 	_, addr := serveOn(t, "tcp", Config{}, func(w http.ResponseWriter, r *http.Request) {
 		w.(http.Flusher).Flush()

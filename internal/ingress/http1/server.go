@@ -87,6 +87,7 @@ const (
 type Server struct {
 	handler  http.Handler
 	cfg      Config
+	retiring atomic.Bool
 	draining atomic.Bool
 	small    sync.Pool // *[smallSize]byte
 	large    sync.Pool // *[largeSize]byte
@@ -127,6 +128,11 @@ func (s *Server) ServeConn(ctx context.Context, nc net.Conn) {
 	delete(s.conns, c)
 	s.mu.Unlock()
 }
+
+// Retire makes connections leave without haste, for a server that another one stands
+// in for: each answer from now on says "Connection: close", but an idle connection,
+// on which a request may be under way, is still served. [Server.Drain] ends it.
+func (s *Server) Retire() { s.retiring.Store(true) }
 
 // Drain makes this server finish: idle connections close at once, every answer
 // from now on says "Connection: close", and no further request is taken on a

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/warmwire/warmwire/internal/config"
+)
+
+func upgradeCommand(path *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "upgrade",
+		Short: "Replace the running Warmwire by the program that is on disk now, losing nothing",
+		Long: "The running process starts the program anew, from the path and with the arguments it was\n" +
+			"started with, hands it the listeners and, once that one serves, finishes what it has begun.\n" +
+			"If the new one does not come up, the running one goes on and this command fails.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, _, err := loadConfig(*path)
+			if err != nil {
+				return err
+			}
+			if !cfg.Admin.Enabled() {
+				return fmt.Errorf("upgrade: admin.address is off, so there is nobody to tell: send SIGUSR2 instead")
+			}
+			return askUpgrade(cmd.Context(), cmd.OutOrStdout(), cfg)
+		},
+	}
+}
+
+func askUpgrade(ctx context.Context, out io.Writer, cfg *config.Config) error {
+	token, err := adminToken(cfg)
+	if err != nil {
+		return fmt.Errorf("upgrade: %w", err)
+	}
+	status, body, err := askAdminFor(ctx, upgradeLimit+healthTimeout, cfg.Admin.Address, http.MethodPost, "/v1/upgrade", token)
+	if err != nil {
+		return fmt.Errorf("upgrade: %w", err)
+	}
+	if status != http.StatusOK {
+		var refusal struct{ Error struct{ Message string } }
+		if json.Unmarshal(body, &refusal) == nil && refusal.Error.Message != "" {
+			body = []byte(refusal.Error.Message)
+		}
+		return fmt.Errorf("the running process goes on: %s", strings.TrimSpace(string(body)))
+	}
+	_, err = fmt.Fprintln(out, "upgraded")
+	return err
+}
