@@ -73,6 +73,7 @@ func calls() []call {
 		}{}, errors: []string{"400", "422", "501"}, query: map[string]string{"*": "a key and its value, such as upstreams.openai.retry.budget=0.1"}},
 		{method: "post", path: "/v1/tune/preview", summary: "What /v1/tune would change and touch. Changes nothing.", answer: answers["/v1/tune/preview"], errors: []string{"400", "422", "501"},
 			query: map[string]string{"*": "as for /v1/tune"}},
+		{method: "post", path: "/v1/upgrade", summary: "Starts the program that is on disk now and hands over to it. If that does not come up, the running one stays.", answer: done, errors: []string{"409", "501"}},
 		{method: "post", path: "/v1/quit", summary: "Drains and exits. The answer comes before.", answer: done, status: "202"},
 	}
 }

@@ -75,7 +75,7 @@ func startIn(t testing.TB, state, upstream, more string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.s, err = sidecar.New(cfg, sidecar.Options{Version: "test", LogTo: r.log, Load: load})
+	r.s, err = sidecar.New(cfg, sidecar.Options{Version: "test", LogTo: r.log, Load: load, Upgrade: func(context.Context) error { return nil }})
 	if err != nil {
 		t.Fatal(err)
 	}

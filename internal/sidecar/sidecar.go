@@ -297,7 +297,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	last.Go(func() { report(broke, s.access.Run(lastCtx)) })
 	if s.admin != nil {
 		s.log.Info("admin listening", "address", s.AdminAddr())
-		last.Go(func() { report(broke, serveAdmin(frontCtx, s.admin, s.adminLn)) })
+		last.Go(func() { report(broke, s.serveAdmin(frontCtx, s.admin, s.adminLn)) })
 	}
 	last.Go(func() { s.watchNetwork(lastCtx) })
 	last.Go(func() { report(broke, s.names.Run(lastCtx)) })
@@ -376,20 +376,21 @@ func (s *Sidecar) serveOn(wait time.Duration) {
 	}
 }
 
-// adminLinger is how long calls that run may take to end; the one that asked for an
-// upgrade is among them.
+// adminLinger is how long calls that run may take to end after a handover; the one that
+// asked for it is among them.
 const adminLinger = 2 * time.Second
 
 // serveAdmin runs the admin listener until ctx ends.
-func serveAdmin(ctx context.Context, srv *http.Server, ln net.Listener) error {
+func (s *Sidecar) serveAdmin(ctx context.Context, srv *http.Server, ln net.Listener) error {
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		linger, cancel := context.WithTimeout(context.Background(), adminLinger)
-		defer cancel()
-		if srv.Shutdown(linger) != nil {
-			_ = srv.Close()
+		if s.succeeded() {
+			linger, cancel := context.WithTimeout(context.Background(), adminLinger)
+			defer cancel()
+			_ = srv.Shutdown(linger) // late: Close ends the rest
 		}
+		_ = srv.Close()
 	})
 	defer func() {
 		if !stop() {
