@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/warmwire/warmwire/internal/testenv"
@@ -65,6 +66,10 @@ var clients = []client{
 		command: node("genai-live"), note: "Knows no proxy.", mute: true},
 	{name: "Node fetch with undici's agents", version: npm("undici"), api: "openai", kind: "raw", modes: everyWay, command: node("fetch")},
 	{name: "npm ws with proxy agents", version: npm("ws"), api: "openai", kind: "ws", modes: everyWay, command: node("ws")},
+	{name: "Deno fetch", version: npm("deno"), api: "openai", kind: "raw", modes: everyWay, command: deno("fetch")},
+	{name: "Deno, npm openai", version: npm("deno"), api: "openai", kind: "text", modes: everyWay, command: deno("openai")},
+	{name: "Bun fetch", version: npm("bun"), api: "openai", kind: "raw", modes: everyWay, command: bun("fetch")},
+	{name: "Bun, npm openai", version: npm("bun"), api: "openai", kind: "text", modes: everyWay, command: bun("openai")},
 	{name: "Python requests", version: module("requests"), api: "openai", kind: "raw", modes: everyWay, command: python("requests", "requests")},
 	{name: "Python httpx", version: module("httpx"), api: "openai", kind: "raw", modes: everyWay, command: python("httpx", "httpx")},
 	{name: "Python httpx, `http2=True`", version: module("httpx"), api: "openai", kind: "raw", modes: []string{direct, tunnel, intercepted},
@@ -111,6 +116,34 @@ func node(name string) func(*testing.T, trip) *exec.Cmd {
 	return func(t *testing.T, trip trip) *exec.Cmd {
 		return child(t, trip, testenv.NeedNodeModules(t, "clients/node"), "clients/node/client.mjs", name)
 	}
+}
+
+// deno and bun are npm packages, of which one for each kind of machine has the program.
+// Both read proxy variables in every mode.
+func deno(name string) func(*testing.T, trip) *exec.Cmd {
+	return func(t *testing.T, trip trip) *exec.Cmd {
+		cmd := child(t, trip, runtimeOf(t, "@deno/*/deno"), "run", "--allow-all", "--no-prompt", "--no-remote", "--node-modules-dir=manual", "clients/node/client.mjs", name)
+		cmd.Env = append(cmd.Env, "DENO_DIR="+t.TempDir(), "DENO_NO_UPDATE_CHECK=1", "HTTP_PROXY="+trip.proxy, "HTTPS_PROXY="+trip.proxy)
+		return cmd
+	}
+}
+
+func bun(name string) func(*testing.T, trip) *exec.Cmd {
+	return func(t *testing.T, trip trip) *exec.Cmd {
+		cmd := child(t, trip, runtimeOf(t, "@oven/bun-*/bin/bun"), "--no-install", "clients/node/client.mjs", name)
+		cmd.Env = append(cmd.Env, "DO_NOT_TRACK=1", "HTTP_PROXY="+trip.proxy, "HTTPS_PROXY="+trip.proxy)
+		return cmd
+	}
+}
+
+func runtimeOf(t *testing.T, pattern string) string {
+	t.Helper()
+	testenv.NeedNodeModules(t, "clients/node")
+	found, err := filepath.Glob("clients/node/node_modules/" + pattern)
+	if err != nil || len(found) == 0 {
+		testenv.SkipOrFail(t, "npm has no %s for this kind of machine", pattern)
+	}
+	return found[0]
 }
 
 func python(name string, modules ...string) func(*testing.T, trip) *exec.Cmd {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// One real client a run: node client.mjs NAME. Everything else is in the
+// One real client a run: node client.mjs NAME, or with deno or bun. Everything else is in the
 // environment: E2E_ORIGIN (what the base URL starts with), E2E_MODEL, E2E_KEY,
 // and for a proxy E2E_PROXY with E2E_MODE forward or tunnel; with intercepted the
 // proxy is in HTTPS_PROXY. Trust comes from NODE_EXTRA_CA_CERTS. E2E_TRACEPARENT is
@@ -23,8 +23,9 @@ function piece(bytes) {
 }
 
 // Node 20's own fetch reads no proxy variables; undici's dispatcher is what its
-// documentation tells people to set.
+// documentation tells people to set. Deno and Bun read the variables.
 async function useProxy() {
+  if (globalThis.Deno || globalThis.Bun) return;
   if (!proxy && mode !== "intercepted") return;
   const { setGlobalDispatcher, ProxyAgent, EnvHttpProxyAgent } = await import("undici");
   if (mode === "forward") {
