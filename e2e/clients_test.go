@@ -47,6 +47,7 @@ var everyWay = []string{direct, base, forward, open, tunnel, intercepted}
 // The reasons that several have.
 const (
 	plainHasNoHTTP2 = "Speaks HTTP/2 only where TLS has agreed on it."
+	pagesNeedLeave  = "To a base URL pages of `listen.allow_origins` have access, see [configuration.md](configuration.md)."
 	noAbsoluteForm  = "Opens a tunnel for `ws:` too."
 )
 
@@ -70,6 +71,10 @@ var clients = []client{
 	{name: "Deno, npm openai", version: npm("deno"), api: "openai", kind: "text", modes: everyWay, command: deno("openai")},
 	{name: "Bun fetch", version: npm("bun"), api: "openai", kind: "raw", modes: everyWay, command: bun("fetch")},
 	{name: "Bun, npm openai", version: npm("bun"), api: "openai", kind: "text", modes: everyWay, command: bun("openai")},
+	{name: "Chromium, headless, fetch", version: chromiumVersion, api: "openai", kind: "raw", modes: []string{direct, tunnel, intercepted},
+		command: chromium("fetch"), note: pagesNeedLeave},
+	{name: "Chromium, headless, WebSocket", version: chromiumVersion, api: "openai", kind: "ws", modes: []string{direct, tunnel, intercepted},
+		command: chromium("ws"), note: pagesNeedLeave, mute: true},
 	{name: "Python requests", version: module("requests"), api: "openai", kind: "raw", modes: everyWay, command: python("requests", "requests")},
 	{name: "Python httpx", version: module("httpx"), api: "openai", kind: "raw", modes: everyWay, command: python("httpx", "httpx")},
 	{name: "Python httpx, `http2=True`", version: module("httpx"), api: "openai", kind: "raw", modes: []string{direct, tunnel, intercepted},
@@ -144,6 +149,27 @@ func runtimeOf(t *testing.T, pattern string) string {
 		testenv.SkipOrFail(t, "npm has no %s for this kind of machine", pattern)
 	}
 	return found[0]
+}
+
+// chromium is a page in a browser whose user trusts what the trip names. `warmwire ca
+// install` puts it into the same database.
+func chromium(name string) func(*testing.T, trip) *exec.Cmd {
+	return func(t *testing.T, trip trip) *exec.Cmd {
+		driver, browser, certutil := testenv.NeedNodeModules(t, "clients/node"), testenv.Need(t, "chromium-headless-shell"), testenv.Need(t, "certutil")
+		home := t.TempDir()
+		database := filepath.Join(home, ".pki", "nssdb")
+		if err := os.MkdirAll(database, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, args := range [][]string{{"-N", "--empty-password"}, {"-A", "-n", "trusted", "-t", "C,,", "-i", trip.caFile}} {
+			if out, err := exec.CommandContext(t.Context(), certutil, append(args, "-d", "sql:"+database)...).CombinedOutput(); err != nil {
+				t.Fatalf("certutil %v: %v\n%s", args, err, out)
+			}
+		}
+		cmd := child(t, trip, driver, "clients/node/chromium.mjs", name)
+		cmd.Env = append(cmd.Env, "HOME="+home, "E2E_CHROMIUM="+browser)
+		return cmd
+	}
 }
 
 func python(name string, modules ...string) func(*testing.T, trip) *exec.Cmd {

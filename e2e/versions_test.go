@@ -42,6 +42,10 @@ func curlVersion(t *testing.T) string {
 	return printed(t, "curl ", testenv.Need(t, "curl"), "--version")
 }
 
+func chromiumVersion(t *testing.T) string {
+	return printed(t, "Chromium ", testenv.Need(t, "chromium-headless-shell"), "--version")
+}
+
 func goVersion(*testing.T) string {
 	return strings.Join(strings.Split(strings.TrimPrefix(runtime.Version(), "go"), ".")[:2], ".")
 }
