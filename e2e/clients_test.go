@@ -32,7 +32,7 @@ type client struct {
 	modes   []string
 	command func(*testing.T, trip) *exec.Cmd
 	note    string // why it does not go every way
-	mute    bool   // it sends no fields of the caller's, and so no traceparent
+	mute    bool   // it sends no fields of the caller's, and so no traceparent; one for each API
 }
 
 // A trip is one run of one client.

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -85,12 +86,16 @@ func (r *report) conclude(t *testing.T) {
 
 // A request is what Warmwire's access log says of one.
 type request struct {
-	Msg, Mode, Upstream, Protocol, Outcome string
-	UpstreamProtocol                       string `json:"upstream_protocol"`
-	TraceID                                string `json:"trace_id"`
+	Mode, Upstream, Protocol, Outcome string
+	UpstreamProtocol                  string `json:"upstream_protocol"`
+	TraceID                           string `json:"trace_id"`
 }
 
-// readAccessLog returns its requests by their traces.
+// name is what a request is known by: its trace, or of one without how it came in and
+// where it went.
+func (r request) name() string { return cmp.Or(r.TraceID, r.Mode+" "+r.Upstream) }
+
+// readAccessLog returns its requests by their names.
 func readAccessLog(path string) (map[string]request, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -103,10 +108,13 @@ func readAccessLog(path string) (map[string]request, error) {
 		if err := json.Unmarshal(in.Bytes(), &one); err != nil {
 			return nil, fmt.Errorf("access log: %w in %q", err, in.Text())
 		}
-		if _, twice := requests[one.TraceID]; twice && one.TraceID != "" {
-			return nil, fmt.Errorf("access log: two requests of the trace %s", one.TraceID)
+		if one.TraceID == "" && one.Mode != "websocket" {
+			continue // a tunnel, or what a browser asks for beside
 		}
-		requests[one.TraceID] = one
+		if _, twice := requests[one.name()]; twice {
+			return nil, fmt.Errorf("access log: two requests by the name of %s", one.name())
+		}
+		requests[one.name()] = one
 	}
 	return requests, nil
 }
@@ -115,16 +123,19 @@ func readAccessLog(path string) (map[string]request, error) {
 // nothing, and takes from it what the client spoke.
 func (r *row) confirm(requests map[string]request) error {
 	c := clients[r.client]
-	got, seen := requests[r.trace]
-	if c.mute {
-		return nil
-	}
 	want := map[string]request{
 		base:        {Mode: "base_url", Upstream: c.api},
 		forward:     {Mode: "forward", Upstream: c.api},
 		open:        {Mode: "forward"},
 		intercepted: {Mode: "intercept", Upstream: "listed-" + c.api},
 	}[r.mode]
+	if c.kind == "ws" && want.Mode != "" {
+		want.Mode = "websocket"
+	}
+	if !c.mute {
+		want.TraceID = r.trace
+	}
+	got, seen := requests[want.name()]
 	if seen != (want.Mode != "") {
 		return fmt.Errorf("the access log has it: %v, want %v", seen, !seen)
 	}
@@ -133,9 +144,6 @@ func (r *row) confirm(requests map[string]request) error {
 			r.app = r.upstream // the bytes of the one are those of the other
 		}
 		return nil
-	}
-	if c.kind == "ws" {
-		want.Mode = "websocket"
 	}
 	if got.Mode != want.Mode || got.Upstream != want.Upstream || got.Outcome != "ok" {
 		return fmt.Errorf("the access log says %+v, want mode %s to %q", got, want.Mode, want.Upstream)
@@ -204,10 +212,13 @@ func (r *report) cell(client int, w way) string {
 		if at < 0 {
 			continue
 		}
-		if clients[client].kind == "ws" {
+		app, upstream := shortProtocol(r.rows[at].app), shortProtocol(r.rows[at].upstream)
+		switch {
+		case clients[client].kind == "ws" && app == "2":
+			return "WebSocket over HTTP/2"
+		case clients[client].kind == "ws":
 			return "WebSocket"
 		}
-		app, upstream := shortProtocol(r.rows[at].app), shortProtocol(r.rows[at].upstream)
 		if w.modes[0] == tunnel {
 			return "stream, " + app
 		}

@@ -103,5 +103,5 @@ try {
 } catch (error) {
   process.stderr.write(`${error.stack}\n`);
   browser.kill("SIGKILL");
-  process.exitCode = 1;
+  process.exit(1); // its pipes may be held by a child of its own
 }
