@@ -23,7 +23,7 @@ type Intercept struct {
 	// the end; empty = none, and every tunnel is blind.
 	Hosts       []string
 	Certificate func(host string) (*tls.Certificate, error)
-	Peek        time.Duration // wait for the app's first byte; then the tunnel is blind; 0 = 500 ms
+	Peek        time.Duration // wait for the app's first byte; then the tunnel is blind; 0 = 3 s
 }
 
 // An InterceptResult is what became of one tunnel to a listed host.
@@ -45,9 +45,9 @@ const (
 )
 
 const (
-	defaultPeek    = 500 * time.Millisecond // guess: no app computes so long on its first byte, and a server that speaks first is that late once
-	handshakeLimit = 10 * time.Second       // guess: of an app on the same host
-	firstRead      = 4 << 10                // most ClientHellos have 0.5 to 2 KiB
+	defaultPeek    = 3 * time.Second  // half a second was too short for Deno on a machine with a load of nine for each core; a server that speaks first is that late once
+	handshakeLimit = 10 * time.Second // guess: of an app on the same host
+	firstRead      = 4 << 10          // most ClientHellos have 0.5 to 2 KiB
 )
 
 // An interceptor holds what the tunnels to one host share. It never changes but for
