@@ -6,10 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"io"
-	"net"
 	"net/http"
-	"sync"
-	"time"
 )
 
 // protocolField is where net/http puts the pseudo-header :protocol. No field of HTTP/1.1
@@ -51,51 +48,4 @@ func (e *exchange) streamSocket(up io.ReadWriteCloser, resp *http.Response) {
 		return
 	}
 	e.rec.Outcome, e.rec.Cause = e.relaySocket(app, up, nil, resp.Header["Sec-Websocket-Extensions"])
-}
-
-// A streamConn makes an HTTP/2 stream look like a connection. Its end is that of the
-// handler.
-type streamConn struct {
-	r  io.ReadCloser
-	w  http.ResponseWriter
-	rc *http.ResponseController
-
-	mu      sync.Mutex // guards the fields below
-	writing int
-	closed  bool
-}
-
-func newStreamConn(e *exchange) *streamConn { return &streamConn{r: e.r.Body, w: e.w, rc: e.rc} }
-
-func (c *streamConn) Read(p []byte) (int, error) { return c.r.Read(p) }
-
-func (c *streamConn) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		return 0, net.ErrClosed
-	}
-	c.writing++
-	c.mu.Unlock()
-	n, err := c.w.Write(p)
-	if err == nil {
-		err = c.rc.Flush()
-	}
-	c.mu.Lock()
-	c.writing--
-	c.mu.Unlock()
-	return n, err
-}
-
-// Close ends a Read and a Write that wait. The latter resets the stream: the app has
-// taken nothing for so long that it was not waited for any more.
-func (c *streamConn) Close() error {
-	c.mu.Lock()
-	stuck := c.writing > 0 && !c.closed
-	c.closed = true
-	c.mu.Unlock()
-	if stuck {
-		_ = c.rc.SetWriteDeadline(time.Unix(1, 0))
-	}
-	return c.r.Close()
 }

@@ -20,6 +20,7 @@ type inside struct {
 	scheme    string       // https, or http: the app speaks in clear
 	connect   http.Header  // what its CONNECT proved
 	asked     *atomic.Bool // of the host
+	conn      net.Conn     // that CONNECT came on
 }
 
 // serveInside serves the requests inside a tunnel as those of any other connection, and

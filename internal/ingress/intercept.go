@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/warmwire/warmwire/internal/ingress/http1"
 	"github.com/warmwire/warmwire/internal/intercept"
 )
 
@@ -94,7 +95,7 @@ func (s *Server) ClearExceptions(host string) int {
 // intercepted returns the host of a CONNECT if its TLS is to be ended here.
 func (e *exchange) intercepted(authority string) string {
 	i := &e.s.intercept
-	if len(i.hosts) == 0 || e.r.ProtoMajor != 1 {
+	if len(i.hosts) == 0 {
 		return ""
 	}
 	host := strings.TrimSuffix(strings.ToLower(hostname(authority)), ".")
@@ -134,18 +135,16 @@ func (e *exchange) intercept(authority, host string, leave func()) {
 	defer cancel(nil)
 	done := sync.OnceFunc(e.s.running.add(e))
 	defer done()
-	conn, rw, err := e.rc.Hijack()
-	if err != nil {
-		panic(http.ErrAbortHandler)
+	conn, first, err := e.accept()
+	if stream, ok := conn.(*streamNet); ok {
+		defer stream.finish()
 	}
 	e.rec.Status, e.rec.Outcome = http.StatusOK, OutcomeOK
 	e.live.status.Store(http.StatusOK)
 	interrupt := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	_, err = io.WriteString(conn, connectEstablished)
-	var first []byte
 	var result InterceptResult
 	if err == nil {
-		first, result, err = e.s.intercept.look(conn, buffered(rw.Reader), host)
+		first, result, err = e.s.intercept.look(conn, first, host)
 	}
 	if !interrupt() && err == nil {
 		err = context.Cause(ctx)
@@ -184,6 +183,20 @@ func (e *exchange) intercept(authority, host string, leave func()) {
 	}
 }
 
+// accept answers CONNECT and returns the app's connection, with what was read of it.
+func (e *exchange) accept() (net.Conn, []byte, error) {
+	if e.r.ProtoMajor == 2 {
+		e.w.WriteHeader(http.StatusOK)
+		return newStreamNet(e), nil, e.rc.Flush()
+	}
+	conn, rw, err := e.rc.Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	_, err = io.WriteString(conn, connectEstablished)
+	return conn, buffered(rw.Reader), err
+}
+
 // serve serves the requests inside a tunnel, which from now on count instead of it.
 func (e *exchange) serve(c net.Conn, authority, scheme string, result InterceptResult, leave func()) {
 	e.s.interceptResult(result)
@@ -192,6 +205,7 @@ func (e *exchange) serve(c net.Conn, authority, scheme string, result InterceptR
 	host := strings.TrimSuffix(strings.ToLower(hostname(authority)), ".")
 	e.s.serveInside(c, &inside{
 		authority: hostPort(authority, scheme), host: authority, scheme: scheme, connect: proofs(e.r.Header), asked: &e.s.intercept.hosts[host].asked,
+		conn: http1.Conn(e.r.Context()),
 	})
 }
 
@@ -252,9 +266,15 @@ func (e *exchange) blind(authority, host string, conn net.Conn, first []byte) {
 			_ = l.SetLinger(0)
 		}
 		_ = conn.Close()
+		if e.r.ProtoMajor == 2 {
+			panic(http.ErrAbortHandler) // resets the stream
+		}
 		return
 	}
 	tun := &tunnel{up: up, app: conn, raw: conn, early: first}
+	if e.r.ProtoMajor == 2 {
+		tun.raw = nil
+	}
 	e.rec.Outcome, e.rec.Cause = tun.run(e.ctx)
 	e.rec.BytesIn, e.rec.BytesOut = tun.in, tun.out
 }

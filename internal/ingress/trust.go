@@ -21,6 +21,9 @@ import (
 // loopback is open to the network. It returns nil when it may.
 func (t *Table) authorize(r *http.Request, u *Upstream, m Mode) *refusal {
 	conn := http1.Conn(r.Context())
+	if in := insideOf(r.Context()); in != nil {
+		conn = in.conn
+	}
 	local := isLocal(conn)
 	if local && t.Token == "" && (u == nil || !u.injects()) {
 		return nil
