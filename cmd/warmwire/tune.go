@@ -5,12 +5,14 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -20,12 +22,14 @@ import (
 )
 
 func tuneCommand(path *string) *cobra.Command {
-	return &cobra.Command{
+	var save bool
+	cmd := &cobra.Command{
 		Use:   "tune [KEY=VALUE | KEY=]...",
-		Short: "Change settings of the running Warmwire until it ends; without arguments, show what is changed",
+		Short: "Change settings of the running Warmwire until it ends, or with --save for good; without arguments, show what is changed",
 		Example: "  warmwire tune upstreams.openai.buffer.stall_timeout=10m defaults.retry.budget=0.1\n" +
 			"  warmwire tune 'upstreams.openai.retry.statuses=[429, 503]'\n" +
 			"  warmwire tune log.level=debug\n" +
+			"  warmwire tune --save drain.timeout=1m   # and in the file, whose comments stay\n" +
 			"  warmwire tune log.level=          # back to the file's",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, _, err := loadConfig(*path)
@@ -44,11 +48,75 @@ func tuneCommand(path *string) *cobra.Command {
 				if !ok || key == "" || changes.Has(key) {
 					return fmt.Errorf("%w: tune: %q is no KEY=VALUE, or stands twice; KEY= takes the file's value back", errUsage, arg)
 				}
+				if save && value == "" {
+					return fmt.Errorf("%w: tune: --save %s= has nothing to save: the file's value is in the file", errUsage, key)
+				}
 				changes.Set(key, value)
 			}
-			return tune(cmd.Context(), cmd.OutOrStdout(), cfg, changes)
+			if err := tune(cmd.Context(), cmd.OutOrStdout(), cfg, changes); err != nil || !save {
+				return err
+			}
+			return saveTuned(cmd.Context(), cmd.OutOrStdout(), cfg, configPath(*path), changes)
 		},
 	}
+	cmd.Flags().BoolVar(&save, "save", false, "write the settings into the configuration file too")
+	return cmd
+}
+
+// saveTuned puts changes, which are in force, into the file, and then has them stand
+// there alone.
+func saveTuned(ctx context.Context, out io.Writer, cfg *config.Config, path string, changes url.Values) error {
+	if path == "" {
+		return fmt.Errorf("tune: --save: there is no configuration file: write one with `warmwire config default`; the changes are in force until the next start")
+	}
+	set := make(map[string]string, len(changes))
+	back := make(url.Values, len(changes))
+	for key := range changes {
+		set[key] = changes.Get(key)
+		back.Set(key, "")
+	}
+	if err := editFile(path, set); err != nil {
+		return fmt.Errorf("tune: --save: %w; the changes are in force until the next start, and the file is as it was", err)
+	}
+	if err := tune(ctx, io.Discard, cfg, back); err != nil { // reads the file
+		return fmt.Errorf("%w; they are saved", err)
+	}
+	_, err := fmt.Fprintln(out, "saved in", path)
+	return err
+}
+
+// editFile changes a configuration file, whole or not at all, and keeps its mode and
+// owner. Where path is a link, what it points to is changed.
+func editFile(path string, changes map[string]string) error {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	text, err = config.Edit(text, changes, os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // there only if something below failed
+	_, err = f.Write(text)
+	if err == nil {
+		err = errors.Join(f.Chmod(info.Mode().Perm()), keepOwner(f, info), f.Sync())
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
 }
 
 // tune sends changes to the running process.

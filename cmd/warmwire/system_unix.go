@@ -26,3 +26,12 @@ func sentByTerminal(sig os.Signal) bool {
 	foreground, err := unix.IoctlGetInt(0, unix.TIOCGPGRP)
 	return err == nil && foreground == unix.Getpgrp()
 }
+
+// keepOwner gives f the owner and group of the file that it replaces.
+func keepOwner(f *os.File, of os.FileInfo) error {
+	st, ok := of.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil
+	}
+	return f.Chown(int(st.Uid), int(st.Gid))
+}
