@@ -26,6 +26,7 @@ func (p *parser) check(cfg *Config, origin func(upstream, key string) (int, stri
 	c.process()
 	c.dns()
 	c.intercept()
+	c.tenants()
 	hosts := make(map[string]string)
 	for _, u := range cfg.Upstreams {
 		c.timeouts(u)
@@ -144,7 +145,7 @@ func (c *checker) address(key, a string) {
 	if host == "localhost" || err == nil && ip.IsLoopback() {
 		return
 	}
-	if c.cfg.Listen.Token == "" {
+	if c.cfg.Listen.Token == "" && (key == "admin.address" || len(c.cfg.Tenants) == 0) {
 		c.addf(c.line(key), key, "%q is reachable from outside this host: set listen.token, or listen on 127.0.0.1", a)
 	}
 }

@@ -36,7 +36,7 @@ type key struct {
 
 // topKeys are the settings outside upstreams.
 var topKeys = []key{
-	{path: "listen.address", kind: kText, def: "127.0.0.1:8484", doc: "Where apps reach Warmwire: host:port or unix:/path. Outside loopback only with listen.token."},
+	{path: "listen.address", kind: kText, def: "127.0.0.1:8484", doc: "Where apps reach Warmwire: host:port or unix:/path. Outside loopback only with tenants or listen.token."},
 	{path: "listen.addresses", kind: kList, def: "[]", doc: "Several addresses, instead of listen.address."},
 	{path: "listen.token", kind: kText, secret: true, doc: "What apps must present, as Warmwire-Token or Proxy-Authorization, where their user is not trusted by the socket table."},
 	{path: "listen.allow_hosts", kind: kList, def: "[]", doc: "Further host names by which apps reach this listener. Loopback names and the listener's own address always work."},
@@ -47,6 +47,14 @@ var topKeys = []key{
 	{path: "admin.token_file", kind: kText, def: "auto", doc: "File with the token for state-changing admin calls, made at the first start. auto is admin.token in state_dir; none refuses such calls."},
 	{path: "forward.default", kind: kText, def: "tunnel", options: []string{"tunnel", "deny"}, doc: "What happens to hosts that are no upstream: tunnel forwards them, deny refuses them."},
 	{path: "forward.deny", kind: kList, def: "[]", doc: "Hosts never forwarded: names, .suffix, addresses, prefixes such as 10.0.0.0/8."},
+	{path: "jwt.issuer", kind: kText, doc: "The iss that JWTs must have. Needed with any of the keys below."},
+	{path: "jwt.audience", kind: kList, def: "[]", doc: "The aud that JWTs must have, one of these. Empty = it is not looked at."},
+	{path: "jwt.secret", kind: kText, secret: true, doc: "The key of HS256, HS384 and HS512, 32 bytes at least: \"${JWT_SECRET}\"."},
+	{path: "jwt.keys_file", kind: kText, doc: "File of public keys, PEM or a JWK set (RS, PS, ES, EdDSA; secrets too in a set). Read again at each jwt.refresh."},
+	{path: "jwt.keys_url", kind: kText, doc: "URL of the issuer's JWK set. Fetched in the background, sooner if a token names a key that is not known, but not more often than twice a minute; the last good keys stay while it cannot be reached."},
+	{path: "jwt.ca_file", kind: kText, doc: "PEM file of further CAs for jwt.keys_url."},
+	{path: "jwt.skew", kind: kDuration, def: "30s", doc: "How much the issuer's clock may differ, 10m at most."},
+	{path: "jwt.refresh", kind: kDuration, def: "15m", doc: "How often jwt.keys_file and jwt.keys_url are read, 1m to 24h."},
 	{path: "intercept.hosts", kind: kList, def: "[]", doc: "Hosts whose TLS Warmwire ends itself in a CONNECT tunnel, so that apps which only know a proxy get all that base-URL apps get: names or addresses, each once and without a port, or upstreams for those of all https upstreams of this file. Apps must trust warmwire ca path. All other hosts are tunnelled untouched."},
 	{path: "intercept.blind", kind: kList, def: "[]", doc: "Hosts that are tunnelled untouched though intercept.hosts names them: those that want the app's own client certificate, or whose apps accept one certificate only."},
 	{path: "parent_proxy", kind: kText, secret: true, doc: "HTTP proxy through which upstreams are reached, http://user:pass@host:port, or env for the environment's."},

@@ -22,6 +22,7 @@ func leaves(v reflect.Value, path string, visit func(path string, v reflect.Valu
 		f := v.Type().Field(i)
 		name := keyName(f.Name)
 		switch {
+		case !f.IsExported():
 		case f.Type.Kind() == reflect.Struct:
 			leaves(v.Field(i), join(path, name), visit)
 		default:
@@ -33,7 +34,7 @@ func leaves(v reflect.Value, path string, visit func(path string, v reflect.Valu
 func keyName(field string) string {
 	for from, to := range map[string]string{"CAFile": "ca_file", "AllowUIDs": "allow_uids", "TLSHandshake": "tls_handshake", "TLS": "tls",
 		"CAOnly": "ca_only", "SSEComments": "sse_comments", "WebSocketHTTP2": "websocket_http2", "ECH": "ech",
-		"DNS": "dns", "MinTTL": "min_ttl", "URL": "url", "Headers": "headers.set", "MaxH1Connections": "max_h1_connections"} {
+		"DNS": "dns", "JWT": "jwt", "KeysURL": "keys_url", "MinTTL": "min_ttl", "URL": "url", "Headers": "headers.set", "MaxH1Connections": "max_h1_connections"} {
 		if field == from {
 			return to
 		}
@@ -60,7 +61,7 @@ func paths(keys []key) []string {
 func TestEveryFieldHasItsKey(t *testing.T) {
 	top := []string{"listen.address"} // merged into Addresses
 	leaves(reflect.ValueOf(Config{}), "", func(path string, _ reflect.Value) {
-		if path != "upstreams" && !strings.HasPrefix(path, "default_timeouts.") && !strings.HasPrefix(path, "default_buffer.") {
+		if path != "upstreams" && path != "tenants" && path != "roles" && !strings.HasPrefix(path, "default_timeouts.") && !strings.HasPrefix(path, "default_buffer.") {
 			top = append(top, path)
 		}
 	})
@@ -105,6 +106,22 @@ spool_dir: /srv/spool
 limits: {memory: 64MiB, connections: 5, header: 8KiB, body: 1MiB, procs: 1}
 log: {level: debug, format: json, access: {sample: 0.5, statuses: {2xx: 0.1, 5xx: 0}, summary: 5s, format: msgpack, file: /srv/log}}
 drain: {wait: 1s, timeout: 2s, upgrade_timeout: 3s}
+jwt: {issuer: 'https://idp.test', audience: [w], secret: s3cret-s3cret-s3cret-s3cret-s3cret, keys_file: %[1]q, keys_url: 'https://idp.test/keys', ca_file: %[1]q, skew: 1s, refresh: 2m}
+tenants:
+  a:
+    tokens: [s3cret-s3cret-s3cret]
+    token_hashes: ['sha256:9F86D081884C7D659A2FEAA0C55AD015A3BF4F1B2B0B822CD15D6C15B0F00A08']
+    token_files: [%[2]q]
+    uids: [1000]
+    gids: [50]
+    claims: {sub: a}
+    roles: [chat]
+    priority: batch
+    weight: 3
+    quota: {requests: 1, output_tokens: 2, streams: 3, upload: 4KiB}
+    keys: {openai: s3cret}
+roles:
+  chat: {upstreams: [openai], methods: [POST], paths: [/v1/**], deny_paths: [/v1/files]}
 defaults:
   timeouts: {connect: 1s, tls_handshake: 1s, request_write: 1s, response_header: 11m, first_token: 1s, idle: 1m, total: 1h}
   buffer: {stream_limit: 32KiB, policy: spool, spool_limit: 33MiB, stall_timeout: 11s}
@@ -140,7 +157,11 @@ func loadFull(t *testing.T) *Config {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, _, err := Parse("f", fmt.Appendf(nil, full, file), noEnv)
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(tokens, []byte("s3cret-s3cret-one\ns3cret-s3cret-two\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, _, err := Parse("f", fmt.Appendf(nil, full, file, tokens), noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,6 +193,11 @@ func TestEveryKeyArrives(t *testing.T) {
 	}
 	differ(*std, *got)
 	differ(named(std, "openai"), named(got, "openai"))
+	differ(Tenant{Weight: 1}, got.Tenants[0])
+	if len(got.Tenants[0].Tokens) != 4 {
+		t.Errorf("%d tokens, want one, a hash and two of a file", len(got.Tenants[0].Tokens))
+	}
+	differ(Role{}, got.Roles[0])
 	if g, o := named(got, "gemini").Timeouts, named(got, "openai").Timeouts; g != got.DefaultTimeouts || g == o {
 		t.Errorf("timeouts: gemini %v, defaults %v, openai %v", g, got.DefaultTimeouts, o)
 	}
@@ -203,6 +229,8 @@ func TestWhatIsShownIsWhatApplies(t *testing.T) {
 	cfg := loadFull(t)
 	cfg.Listen.Token, cfg.TLS.SessionKey, cfg.ParentProxy = hidden, hidden, "http://hidden@p.test:3128"
 	named(cfg, "openai").Headers["X"] = hidden
+	cfg.JWT.Secret, cfg.Tenants[0].Keys["openai"] = hidden, hidden
+	cfg.Tenants[0].Tokens, cfg.Tenants[0].TokenFiles = nil, nil
 	sameAsShown(t, cfg)
 }
 
@@ -212,7 +240,7 @@ func sameAsShown(t *testing.T, cfg *Config) {
 	if err != nil {
 		t.Fatalf("what is shown does not load: %v", err)
 	}
-	if diff := cmp.Diff(cfg, again, cmpopts.IgnoreFields(Upstream{}, "Builtin"), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(cfg, again, cmpopts.IgnoreFields(Upstream{}, "Builtin"), cmpopts.IgnoreUnexported(Tenant{}), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("what is shown differs from what applies:\n%s", diff)
 	}
 }
@@ -223,7 +251,8 @@ func TestMessagesHoldNoSecret(t *testing.T) {
 		"listen: {allow_uids: ['${KEY}']}\n", "defaults: {protocols: ['${KEY}']}\n", "defaults: {classes: [{path: '${KEY}', class: '${KEY}'}]}\n", "defaults: {classes: [{path: /x, class: '${KEY}'}]}\n", "parent_proxy: 'ftp://u:${KEY}@p'\n",
 		"no_proxy: ['http://u:s3cret@p:1']\n", "forward: {deny: ['u:s3cret@p']}\n", "listen: {allow_hosts: ['u:s3cret@h']}\n",
 		"listen: {allow_origins: ['https://u:s3cret@a.test']}\n", "upstreams: {mine: {url: 'https://u:s3cret@a.test'}}\n",
-		"upstreams: {openai: {headers: {set: {X: \"${KEY}\\n\"}}}}\n", "listen: {token: [s3cret]}\n", "tls: {session_key: '${KEY}'}\n", "listen: {token: 's3cret\n",
+		"upstreams: {openai: {headers: {set: {X: \"${KEY}\\n\"}}}}\n", "listen: {token: [s3cret]}\n", "tenants: {a: {tokens: ['${KEY}'], roles: [r]}}\n", "tenants: {a: {token_hashes: ['${KEY}']}}\n", "jwt: {secret: '${KEY}', issuer: x}\n",
+		"tenants: {a: {uids: [1], roles: [r], keys: {openai: \"${KEY}\\n\"}}}\nroles: {r: {upstreams: [openai]}}\n", "tls: {session_key: '${KEY}'}\n", "listen: {token: 's3cret\n",
 	} {
 		_, _, err := Parse("f", []byte(file), env("KEY", "s3cret"))
 		if err == nil || strings.Contains(err.Error(), "s3cret") {

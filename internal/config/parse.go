@@ -87,9 +87,10 @@ type parser struct {
 	name     string
 	getenv   Env
 	problems []problem
-	said     map[problem]bool // what stands under defaults concerns every upstream, but is said once
-	values   map[string]value // by full dotted path
-	named    []string         // upstreams in the file
+	said     map[problem]bool    // what stands under defaults concerns every upstream, but is said once
+	values   map[string]value    // by full dotted path
+	named    []string            // upstreams in the file
+	names    map[string][]string // tenants and roles in the file
 }
 
 // A value is what a file says for one key.
@@ -108,7 +109,7 @@ func Parse(name string, data []byte, getenv Env) (*Config, []string, error) {
 }
 
 func parse(name string, data []byte, getenv Env, tuned map[string]string) (*Config, []string, error) {
-	p := &parser{name: name, getenv: getenv, said: make(map[problem]bool), values: make(map[string]value)}
+	p := &parser{name: name, getenv: getenv, said: make(map[problem]bool), values: make(map[string]value), names: make(map[string][]string)}
 	p.read(data)
 	p.tune(tuned)
 	if len(p.problems) > 0 {
@@ -245,6 +246,10 @@ func (p *parser) entry(k, v *yaml.Node, path, section string, keys []key) {
 		p.walkUpstreams(v)
 		return
 	}
+	if _, ok := nameSections[path]; ok {
+		p.walkNamed(v, path)
+		return
+	}
 	if path == "defaults" {
 		p.walk(v, "defaults", "", upstreamKeys)
 		return
@@ -266,7 +271,7 @@ func (p *parser) entry(k, v *yaml.Node, path, section string, keys []key) {
 func (p *parser) unknown(k *yaml.Node, path, section string, keys []key) {
 	guess := nearest(keys, section, k.Value)
 	if section == "" && guess == "" && len(keys) == len(topKeys) {
-		for _, name := range []string{"upstreams", "defaults"} {
+		for _, name := range []string{"upstreams", "defaults", "tenants", "roles"} {
 			if distance(k.Value, name) < 3 {
 				guess = name
 			}
@@ -477,7 +482,7 @@ func (p *parser) text(n *yaml.Node, path string) (string, bool) {
 				p.addf(n.Line, path, "the environment variable %s is not set", name)
 				return "", false
 			}
-			if v == "" && (path == "listen.token" || strings.Contains(path, ".headers.set.")) {
+			if v == "" && (path == "listen.token" || path == "jwt.secret" || strings.Contains(path, ".headers.set.") || strings.HasPrefix(path, "tenants.")) {
 				// It would leave the port open, or send every request without its key.
 				p.addf(n.Line, path, "the environment variable %s is empty: set it, or remove this key", name)
 				return "", false

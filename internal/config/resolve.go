@@ -59,6 +59,7 @@ func (p *parser) resolve() (*Config, func(upstream, key string) (int, string)) {
 	cfg.SpoolDir = inState(cfg.StateDir, "spool", str("spool_dir"))
 	cfg.DefaultTimeouts, cfg.DefaultBuffer = p.timeouts(""), p.buffer("")
 	cfg.Upstreams = p.resolveUpstreams()
+	cfg.Tenants, cfg.Roles, cfg.JWT = p.tenants(), p.roles(), p.jwt()
 	return cfg, p.origin
 }
 

@@ -53,6 +53,13 @@ func (p *parser) tunableKey(path string) *key {
 			return nil
 		}
 		keys, list, rel = upstreamKeys, tunableUpstream, key
+	} else if rest, ok := strings.CutPrefix(path, "tenants."); ok {
+		name, key, _ := strings.Cut(rest, ".")
+		if !slices.Contains(p.names["tenants"], name) {
+			p.addf(0, path, "there is no tenant %q", clip(name))
+			return nil
+		}
+		keys, list, rel = tenantKeys, tunableTenant, key
 	}
 	k, _ := find(keys, rel)
 	switch {

@@ -19,6 +19,9 @@ type Config struct {
 	Listen    Listen
 	Admin     Admin
 	Upstreams []Upstream // in the order of their names
+	Tenants   []Tenant   // likewise; empty = everybody may everything
+	Roles     []Role
+	JWT       JWT
 	Forward   Forward
 	Intercept Intercept
 	// DefaultTimeouts and DefaultBuffer apply to hosts that are no upstream.

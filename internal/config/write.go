@@ -45,11 +45,33 @@ func Default() []byte {
 			fmt.Fprintf(&b, "%s# %s\n%s%s: %s\n", indent, k.doc, indent, name, written(k))
 		}
 	})
+	writeNamed(&b)
 	b.WriteString("\n# One entry an API; each takes the settings of defaults, and url. Built in:\nupstreams:\n")
 	for _, u := range builtins {
 		fmt.Fprintf(&b, "  %s: {url: %s}\n", u.name, u.url)
 	}
 	return b.Bytes()
+}
+
+// namedDocs say what the sections of names hold.
+var namedDocs = map[string]string{
+	"tenants": "Who may call. With any, everybody else is refused, and no app's own key goes on to an upstream.",
+	"roles":   "What tenants may do.",
+}
+
+// writeNamed shows the settings of tenants and roles; there are none by default.
+func writeNamed(b *bytes.Buffer) {
+	for _, section := range []string{"tenants", "roles"} {
+		fmt.Fprintf(b, "\n# %s\n%s: {}\n#  name:\n", namedDocs[section], section)
+		tree(nameSections[section], func(depth int, name string, k *key) {
+			indent := "#" + strings.Repeat("  ", depth+2)
+			if k == nil {
+				fmt.Fprintf(b, "%s%s:\n", indent, name)
+				return
+			}
+			fmt.Fprintf(b, "%s# %s\n%s%s: %s\n", indent, k.doc, indent, name, written(k))
+		})
+	}
 }
 
 func written(k *key) string {
@@ -142,7 +164,7 @@ func (c *Config) Show() []byte {
 		u.User = url.User("hidden")
 		parent = u.String()
 	}
-	out, err := yaml.Marshal(map[string]any{
+	all := map[string]any{
 		"listen": map[string]any{"addresses": c.Listen.Addresses, "token": mask(c.Listen.Token), "allow_hosts": c.Listen.AllowHosts,
 			"allow_origins": c.Listen.AllowOrigins, "allow_uids": c.Listen.AllowUIDs, "via": c.Listen.Via},
 		"admin":   map[string]any{"address": c.Admin.Address, "token_file": c.Admin.TokenFile},
@@ -156,7 +178,9 @@ func (c *Config) Show() []byte {
 		"drain":     map[string]any{"wait": c.Drain.Wait.String(), "timeout": c.Drain.Timeout.String(), "upgrade_timeout": c.Drain.UpgradeTimeout.String()},
 		"defaults":  map[string]any{"timeouts": c.DefaultTimeouts.show(), "buffer": c.DefaultBuffer.show()},
 		"upstreams": ups,
-	})
+	}
+	c.showTenants(all)
+	out, err := yaml.Marshal(all)
 	if err != nil {
 		panic(fmt.Sprintf("config: internal error: %v", err)) // plain maps and strings
 	}
@@ -183,6 +207,10 @@ func Schema() []byte {
 	props["defaults"] = defaults
 	props["upstreams"] = map[string]any{"type": "object", "additionalProperties": upstream,
 		"propertyNames": map[string]any{"pattern": "^[a-z0-9][a-z0-9_-]*$"}, "description": "One entry an API."}
+	for section, keys := range nameSections {
+		props[section] = map[string]any{"type": []string{"object", "null"}, "additionalProperties": object(keys, nil),
+			"propertyNames": map[string]any{"pattern": "^[a-z0-9][a-z0-9_-]*$"}, "description": namedDocs[section]}
+	}
 	root["$schema"], root["title"] = "https://json-schema.org/draft/2020-12/schema", "Warmwire configuration"
 	out, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {
@@ -291,6 +319,10 @@ func Markdown() []byte {
 	for _, u := range builtins {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", u.name, u.url)
 	}
+	b.WriteString("\n## Tenants\n\nEach stands under `tenants.<name>`: " + namedDocs["tenants"] + " See tenants.md.\n\n")
+	table(tenantKeys)
+	b.WriteString("\n## Roles\n\nEach stands under `roles.<name>`: " + namedDocs["roles"] + "\n\n")
+	table(roleKeys)
 	b.WriteString(markdownTail)
 	return b.Bytes()
 }
