@@ -6,8 +6,12 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/warmwire/warmwire/internal/tenant"
 )
 
 // An uploadBody streams the app's request body to the way out. It never holds
@@ -15,6 +19,7 @@ import (
 type uploadBody struct {
 	r         *http.Request // of the app
 	limit     int64         // bytes; 0 = none
+	use       *tenant.Use   // charged for them; nil = there are no tenants
 	read      atomic.Int64
 	continued func()      // asks the app for the body (100 Continue), once
 	fail      func(error) // cancels the round trip with a cause
@@ -30,6 +35,13 @@ func (b *uploadBody) Read(p []byte) (int, error) {
 	if b.limit > 0 && total > b.limit {
 		b.fail(errBodyLimit)
 		return 0, errBodyLimit
+	}
+	if b.use != nil {
+		if over := b.use.Uploaded(int64(n), time.Now()); over != nil {
+			err := &overQuota{*over}
+			b.fail(err)
+			return 0, err
+		}
 	}
 	switch {
 	case err == io.EOF:
@@ -62,10 +74,10 @@ func (b *uploadBody) copyTrailer() {
 }
 
 // announcedTrailer returns the map the way out needs before the body is read.
-func announcedTrailer(r *http.Request) http.Header {
+func announcedTrailer(r *http.Request, withoutKeys bool) http.Header {
 	var t http.Header
 	for name := range r.Trailer {
-		if trailerForbidden(name) {
+		if trailerForbidden(name) || withoutKeys && slices.Contains(keyHeaders[:], name) {
 			continue
 		}
 		if t == nil {

@@ -82,6 +82,7 @@ type failure struct {
 	outcome Outcome
 	cause   string
 	after   time.Duration // when to try again, for 503 and 429; 0 = 1 s
+	again   bool          // that helps, if nothing was sent
 	close   bool          // the app's connection ends with it
 }
 
@@ -137,6 +138,7 @@ func classify(ctx context.Context, err error) failure {
 // classifyCause knows the causes with which this package cancels a request.
 func classifyCause(cause error) (failure, bool) {
 	var le *limitError
+	var quota *overQuota
 	switch {
 	case cause == nil:
 		return failure{}, false
@@ -151,6 +153,8 @@ func classifyCause(cause error) (failure, bool) {
 			OutcomeCutWarmwire, CauseDrain), true
 	case errors.Is(cause, errBodyLimit):
 		return bodyTooLarge(true), true
+	case errors.As(cause, &quota):
+		return quota.failure(true), true
 	case errors.Is(cause, errUploadCut):
 		return uploadCut(), true
 	case errors.Is(cause, http1.ErrClientLeft), errors.Is(cause, context.Canceled):
@@ -232,7 +236,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, kind dialect.Kind,
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	h["Cache-Control"] = []string{"no-store"}
 	h["Date"] = []string{time.Now().UTC().Format(http.TimeFormat)} // RFC 9110 §6.6.1: this answer's origin is us
-	h["X-Should-Retry"] = []string{strconv.FormatBool(!f.sent && (f.outcome == OutcomeUpstreamError || f.code == CauseOverloaded || f.cause == CauseDrain))}
+	h["X-Should-Retry"] = []string{strconv.FormatBool(!f.sent && (f.again || f.outcome == OutcomeUpstreamError || f.code == CauseOverloaded || f.cause == CauseDrain))}
 	if f.close { // over HTTP/2 this makes net/http send GOAWAY
 		h["Connection"] = []string{"close"}
 	}

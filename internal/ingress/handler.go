@@ -46,17 +46,30 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *Server) serveConnect(t *Table, e *exchange) {
 	e.rec.Mode = ModeTunnel
 	authority, ref := t.routeConnect(e.r)
-	if ref == nil {
+	switch {
+	case t.Tenants != nil:
+		if unknown := e.identify(route{mode: ModeTunnel}); unknown != nil {
+			ref = unknown
+		}
+	case ref == nil:
 		ref = t.authorize(e.r, nil, ModeTunnel)
+	}
+	host := ""
+	if ref == nil {
+		host = e.intercepted(authority)
+	}
+	if ref == nil && e.who != nil {
+		ref = e.connect(authority, host != "")
 	}
 	if ref != nil {
 		s.refuse(e, ref)
 		return
 	}
+	defer e.settle()
 	s.open(ModeTunnel, 1)
 	leave := sync.OnceFunc(func() { s.open(ModeTunnel, -1) })
 	defer leave()
-	if host := e.intercepted(authority); host != "" {
+	if host != "" {
 		e.intercept(authority, host, leave)
 		return
 	}
@@ -72,7 +85,10 @@ func (s *Server) serveRequest(t *Table, e *exchange) {
 	if ref == nil && rt.mode != ModeForward && rt.mode != ModeIntercept {
 		ref = t.guard(e.r, rt.mode)
 	}
-	if ref == nil {
+	if t.Tenants != nil {
+		ref = e.asks(rt, ref)
+		rt.target = t.stripTarget(rt)
+	} else if ref == nil {
 		ref = t.authorize(e.r, rt.upstream, rt.mode)
 	}
 	switch {
@@ -85,6 +101,9 @@ func (s *Server) serveRequest(t *Table, e *exchange) {
 	if ref == nil {
 		ref = checkPriority(e.r, rt.mode)
 	}
+	if ref == nil && e.who != nil {
+		ref = e.take(rt)
+	}
 	e.rt, e.rec.Mode = rt, rt.mode
 	if rt.upstream != nil {
 		e.rec.Upstream = rt.upstream.Name
@@ -93,6 +112,7 @@ func (s *Server) serveRequest(t *Table, e *exchange) {
 		s.refuse(e, ref)
 		return
 	}
+	defer e.settle()
 	s.open(rt.mode, 1)
 	defer s.open(rt.mode, -1)
 	e.relay()
@@ -112,7 +132,11 @@ func (s *Server) refuse(e *exchange, ref *refusal) {
 	if ref.code == "loop_detected" {
 		proxy = "proxy_loop_detected"
 	}
-	s.fail(e.w, e.r, kind, failure{status: ref.status, code: ref.code, proxy: proxy, message: ref.message, outcome: OutcomeRefused})
+	f := failure{status: ref.status, code: ref.code, proxy: proxy, message: ref.message, outcome: OutcomeRefused}
+	if e.over != nil {
+		f.after, f.again = e.over.After, !e.over.Never
+	}
+	s.fail(e.w, e.r, kind, f)
 }
 
 func (s *Server) open(m Mode, delta int) {

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/textproto"
 	"strings"
+
+	"github.com/warmwire/warmwire/internal/tenant"
 )
 
 // hopByHop are the fields that mean only one connection, whether or not
@@ -60,8 +62,8 @@ func isWebSocketUpgrade(r *http.Request) bool {
 		hasToken(r.Header["Connection"], "upgrade") && hasToken(r.Header["Upgrade"], "websocket")
 }
 
-// requestHeader returns the fields to send for r on this route.
-func (s *Server) requestHeader(t *Table, r *http.Request, rt route) http.Header {
+// requestHeader returns the fields to send for r on this route, for a tenant or nobody.
+func (s *Server) requestHeader(t *Table, r *http.Request, rt route, who *tenant.Tenant) http.Header {
 	h := r.Header.Clone()
 	if h == nil {
 		h = make(http.Header)
@@ -82,9 +84,17 @@ func (s *Server) requestHeader(t *Table, r *http.Request, rt route) http.Header 
 	if t.Via {
 		h["Via"] = append(h["Via"], viaProtocol(r)+" "+s.pseudonym)
 	}
+	if t.Tenants != nil {
+		t.stripFields(h, rt.upstream)
+	}
 	if u := rt.upstream; u != nil {
 		for name, values := range u.SetHeaders {
 			h[name] = values
+		}
+		if who != nil {
+			for name, values := range who.Fields(u.Name) {
+				h[name] = values
+			}
 		}
 	}
 	if isLoopbackHost(hostname(rt.host)) {

@@ -19,6 +19,7 @@ type inside struct {
 	host      string       // as the app wrote it
 	scheme    string       // https, or http: the app speaks in clear
 	connect   http.Header  // what its CONNECT proved
+	tenant    string       // whose it is; "" = there were none
 	asked     *atomic.Bool // of the host
 	conn      net.Conn     // that CONNECT came on
 }

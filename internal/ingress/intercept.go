@@ -179,6 +179,10 @@ func (e *exchange) intercept(authority, host string, leave func()) {
 		e.serve(&replayConn{conn, first}, authority, "http", result, func() { done(); leave() })
 	default:
 		e.s.interceptResult(result)
+		if e.who != nil && !e.mayBeBlind() {
+			_ = conn.Close()
+			return
+		}
 		e.blind(authority, host, conn, first)
 	}
 }
@@ -205,7 +209,7 @@ func (e *exchange) serve(c net.Conn, authority, scheme string, result InterceptR
 	host := strings.TrimSuffix(strings.ToLower(hostname(authority)), ".")
 	e.s.serveInside(c, &inside{
 		authority: hostPort(authority, scheme), host: authority, scheme: scheme, connect: proofs(e.r.Header), asked: &e.s.intercept.hosts[host].asked,
-		conn: http1.Conn(e.r.Context()),
+		conn: http1.Conn(e.r.Context()), tenant: e.rec.Tenant,
 	})
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/warmwire/warmwire/bufferctl"
 	"github.com/warmwire/warmwire/internal/dialect"
 	"github.com/warmwire/warmwire/internal/ingress/http1"
+	"github.com/warmwire/warmwire/internal/tenant"
 )
 
 // The fields by which an app names a stream, and comes back to one. Both stay here.
@@ -47,6 +48,7 @@ type naming struct {
 	key     sessionKey
 	info    StreamInfo // of the request that began it
 	release func()     // gives the room back for which the request was admitted
+	settle  func()     // charges what the answer has cost
 
 	mu       sync.Mutex // guards the fields below
 	attached int        // connections of the app that follow it
@@ -81,6 +83,7 @@ func (n *sessions) key(e *exchange, id string) (k sessionKey) {
 	mac := hmac.New(sha256.New, n.secret[:])
 	part := func(s string) { _, _ = fmt.Fprintf(mac, "%d:%s", len(s), s) }
 	part(e.rt.upstream.Name)
+	part(e.rec.Tenant)
 	part(e.rt.target)
 	part(id)
 	for _, name := range credentialHeaders {
@@ -127,6 +130,7 @@ func (n *sessions) remove(ss *session) {
 	n.mu.Unlock()
 	_ = ss.spool.Close()
 	<-ss.over
+	ss.named.settle()
 	ss.named.release()
 	n.wg.Done()
 }
@@ -268,7 +272,8 @@ func (e *exchange) name(id string) {
 		e.fail(classify(ctx, err))
 		return
 	}
-	ss.named = &naming{key: key, info: e.info(), release: release}
+	ss.named = &naming{key: key, info: e.info(), release: release, settle: ss.settle(e.s, e.use, e.rec.Tenant)}
+	ss.use = e.use
 	if f := e.s.sessions.add(ss); f != nil {
 		release()
 		_ = ss.spool.Close()
@@ -276,10 +281,25 @@ func (e *exchange) name(id string) {
 		e.fail(*f)
 		return
 	}
+	e.use = nil // it is the stream's from here on
 	ss.enter()
 	e.sw.start()
 	go e.s.ask(ss, out, dialectRequest{e.r.Method, e.rt.path})
 	e.attach(ss, 0)
+}
+
+// settle returns the function that charges use for the answer once it is over.
+func (ss *session) settle(s *Server, use *tenant.Use, who string) func() {
+	return func() {
+		if use == nil {
+			return
+		}
+		tokens := int64(-1)
+		if ss.watch != nil {
+			tokens = ss.watch.Report().OutputTokens
+		}
+		s.charge(use, who, tokens)
+	}
 }
 
 // dialectRequest is what a watcher wants to know of a request.

@@ -97,6 +97,7 @@ type Record struct {
 	Start         time.Time
 	Duration      time.Duration
 	Upstream      string // its name; "" for a host that is no upstream
+	Tenant        string // its name; "" = there are none, or the caller is not known
 	Mode          Mode
 	AppProto      string // HTTP/1.0, HTTP/1.1 or HTTP/2.0
 	UpstreamProto string
@@ -133,6 +134,8 @@ type Hooks struct {
 	ConnOpen     func(delta int)
 	Malformed    func(status int, code string)
 	Refused      func(reason string)
+	Denied       func(Denial)                                     // why a caller was refused
+	Charged      func(tenant string, tokens int64, estimate bool) // what an answer has cost
 	AcceptFailed func(err error, pause time.Duration)
 	Paused       func(upstream string) // an app was so slow that its upstream had to wait
 	SessionEnds  func(SessionWarning)  // a realtime session ends soon, or has reached its limit

@@ -15,6 +15,7 @@ import (
 
 	"github.com/warmwire/warmwire/internal/dialect"
 	"github.com/warmwire/warmwire/internal/ingress/http1"
+	"github.com/warmwire/warmwire/internal/tenant"
 )
 
 // headGrace is how long the head of an answer of known length waits for the body
@@ -31,8 +32,11 @@ type exchange struct {
 	rc     *http.ResponseController
 	r      *http.Request
 	rt     route
-	inside *inside // nil: the request came in no tunnel that was ended here
-	ended  bool    // nothing is to be recorded of it
+	who    *tenant.Tenant // nil: there are no tenants
+	use    *tenant.Use    // what the request takes of its quotas; nil-safe
+	over   *tenant.Over   // why it may not have it
+	inside *inside        // nil: the request came in no tunnel that was ended here
+	ended  bool           // nothing is to be recorded of it
 	rec    *Record
 	ctx    context.Context // of the upstream request; its cause says who ended it
 	stop   context.CancelCauseFunc
@@ -164,7 +168,7 @@ func (e *exchange) outgoing() (*http.Request, *failure) {
 		RequestURI: e.rt.target,
 		Host:       e.rt.host,
 		Proto:      "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header:        e.s.requestHeader(e.t, r, e.rt),
+		Header:        e.s.requestHeader(e.t, r, e.rt, e.who),
 		Body:          http.NoBody,
 		ContentLength: r.ContentLength,
 	}).WithContext(httptrace.WithClientTrace(e.ctx, e.sw.trace()))
@@ -174,8 +178,8 @@ func (e *exchange) outgoing() (*http.Request, *failure) {
 		return out, nil
 	}
 	if r.ContentLength != 0 {
-		out.Trailer = announcedTrailer(r)
-		e.body = &uploadBody{r: r, limit: e.t.MaxBody, continued: e.heads.askForBody, fail: e.stop, trailer: out.Trailer}
+		out.Trailer = announcedTrailer(r, e.who != nil)
+		e.body = &uploadBody{r: r, use: e.use, limit: e.t.MaxBody, continued: e.heads.askForBody, fail: e.stop, trailer: out.Trailer}
 		out.Body = e.body
 	}
 	return out, nil
@@ -295,6 +299,7 @@ func (l *relayLoop) Write(p []byte) (int, error) {
 	}
 	e.watch.Observe(p, now)
 	e.came(now, e.watch.Chunks())
+	e.use.Chunks(e.watch.Chunks(), now)
 	if l.token && !e.watch.Report().FirstToken.IsZero() {
 		e.dog.firstToken()
 		l.token = false

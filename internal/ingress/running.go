@@ -70,6 +70,7 @@ func (rs *runningSet) cancel(cause error) {
 type StreamInfo struct {
 	ID       uint64
 	Upstream string // "" for a host that is no upstream
+	Tenant   string // "" = none
 	Mode     Mode
 	AppProto string
 	Start    time.Time
@@ -112,7 +113,7 @@ func (s *Server) Streams() []StreamInfo {
 // e is registered.
 func (e *exchange) info() StreamInfo {
 	i := StreamInfo{
-		ID: e.rec.ID, Upstream: e.rec.Upstream, Mode: e.rec.Mode, AppProto: e.rec.AppProto, Start: e.rec.Start,
+		ID: e.rec.ID, Upstream: e.rec.Upstream, Tenant: e.rec.Tenant, Mode: e.rec.Mode, AppProto: e.rec.AppProto, Start: e.rec.Start,
 		Status: int(e.live.status.Load()), BytesOut: e.live.out.Load(),
 	}
 	if relay := e.live.relay.Load(); relay != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/warmwire/warmwire/bufferctl"
 	"github.com/warmwire/warmwire/internal/dialect"
 	"github.com/warmwire/warmwire/internal/ingress/http1"
+	"github.com/warmwire/warmwire/internal/tenant"
 )
 
 // A session is an answer that its upstream gives at its own pace, into a spool from
@@ -33,6 +34,8 @@ type session struct {
 	watch *dialect.Watcher
 
 	onToken func() // called once, at the first token; nil = nobody wants to know
+
+	use *tenant.Use // what the answer costs is charged to it; nil = there are no tenants
 
 	named *naming // nil = it ends with the app's connection
 }
@@ -83,6 +86,9 @@ func (ss *session) observe(p []byte, now time.Time) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	ss.watch.Observe(p, now)
+	if ss.use != nil {
+		ss.use.Chunks(ss.watch.Report().Chunks, now)
+	}
 	if ss.onToken != nil && !ss.watch.Report().FirstToken.IsZero() {
 		ss.onToken()
 		ss.onToken = nil
@@ -103,7 +109,7 @@ func (e *exchange) spooled(resp *http.Response, u *Upstream) error {
 		return err
 	}
 	defer ss.spool.Close()
-	ss.resp, ss.watch, ss.onToken = resp, e.watch, e.dog.firstToken
+	ss.resp, ss.watch, ss.onToken, ss.use = resp, e.watch, e.dog.firstToken, e.use
 	e.live.session.Store(ss)
 	go ss.pump() // its waiter is below
 	reader, err := ss.spool.Reader(0)

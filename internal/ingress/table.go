@@ -17,6 +17,7 @@ import (
 	"github.com/warmwire/warmwire/bufferctl"
 	"github.com/warmwire/warmwire/internal/dialect"
 	"github.com/warmwire/warmwire/internal/ingress/ws"
+	"github.com/warmwire/warmwire/internal/tenant"
 	"github.com/warmwire/warmwire/internal/webguard"
 )
 
@@ -95,6 +96,8 @@ type Table struct {
 	AllowOrigins []string // web origins that may call us: scheme://host[:port]
 	AllowUIDs    []uint32 // users, besides our own, that injected credentials serve
 	MaxBody      int64    // bytes of a request body; 0 = no limit
+	// Tenants are those who may call, instead of Token and AllowUIDs. nil = everybody.
+	Tenants *tenant.Book
 
 	origins webguard.Origins
 	byName  map[string]*Upstream

@@ -205,7 +205,7 @@ func lookUnix(c *net.UnixConn) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	return Info{Seen: true, Owned: !hup, UID: cred.Uid}, nil
+	return Info{Seen: true, Owned: !hup, UID: cred.Uid, GID: cred.Gid, HasGID: true}, nil
 }
 
 // hungUp reports whether the other end of a Unix socket is closed, which polls
