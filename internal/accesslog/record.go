@@ -25,6 +25,7 @@ type Record struct {
 	Duration time.Duration
 
 	Upstream         string // its configured name, forward or tunnel
+	Tenant           string // its configured name; "" = there are none, or the caller is not known
 	Mode             string
 	Route            string // class of the route, such as chat; "" = not known
 	Method           string // any that HTTP has no name for is written OTHER
@@ -79,6 +80,7 @@ func (r *Record) encode(e *encoder) {
 	e.begin(r.end(), r.level(), "request")
 	e.uint("id", r.ID)
 	e.name("upstream", r.Upstream)
+	e.name("tenant", r.Tenant)
 	e.name("mode", r.Mode)
 	e.name("route", r.Route)
 	e.str("method", knownMethod(r.Method))

@@ -29,7 +29,7 @@ var formats = []accesslog.Format{accesslog.Text, accesslog.JSON, accesslog.Messa
 func fullFields() map[string]any {
 	return map[string]any{
 		"time": "2026-01-02T03:04:06.5Z", "level": "WARN", "msg": "request", "id": 7.0,
-		"upstream": "openai", "mode": "base_url", "route": "chat", "method": "POST", "protocol": "HTTP/1.1", "upstream_protocol": "HTTP/2.0",
+		"upstream": "openai", "tenant": "team-a", "mode": "base_url", "route": "chat", "method": "POST", "protocol": "HTTP/1.1", "upstream_protocol": "HTTP/2.0",
 		"status": 200.0, "outcome": "cut_upstream", "cause": "upstream_truncated", "stream": true, "reused": true,
 		"bytes_in": 600.0, "bytes_out": 12000.0, "duration_ms": 1500.0,
 		"queue_ms": 1.0, "dns_ms": 2.0, "connect_ms": 3.0, "tls_ms": 4.0, "send_ms": 5.0, "wait_ms": 6.5,
@@ -80,6 +80,7 @@ func viaSlog(h slog.Handler, r *accesslog.Record) error {
 	}
 	attrs = append(attrs, slog.Uint64("id", r.ID))
 	name("upstream", r.Upstream)
+	name("tenant", r.Tenant)
 	name("mode", r.Mode)
 	name("route", r.Route)
 	name("method", r.Method)
@@ -169,7 +170,7 @@ func TestSecretsDoNotGetOut(t *testing.T) {
 					records = append(records, r)
 				}
 			}
-			if len(records) != 10 {
+			if len(records) != 11 {
 				t.Fatalf("%d fields take a string", len(records))
 			}
 			cfg := accesslog.Config{Sample: 1, Format: format, Summary: time.Hour} // and one at the end
@@ -177,8 +178,8 @@ func TestSecretsDoNotGetOut(t *testing.T) {
 			if strings.Contains(out, "PLANTED") {
 				t.Errorf("format %v, %q: the log has the secret:\n%.300q", format, shape, out)
 			}
-			if got := strings.Count(out, "request") - strings.Count(out, "requests"); got != 10 {
-				t.Errorf("format %v, %q: %d lines of requests, want 10:\n%.300q", format, shape, got, out)
+			if got := strings.Count(out, "request") - strings.Count(out, "requests"); got != 11 {
+				t.Errorf("format %v, %q: %d lines of requests, want 11:\n%.300q", format, shape, got, out)
 			}
 			if format == accesslog.JSON {
 				checkJSON(t, out)
@@ -210,7 +211,7 @@ func checkJSON(t testing.TB, out string) {
 // app said.
 func TestNoFieldForASecret(t *testing.T) {
 	known := map[string]bool{"Upstream": true, "Mode": true, "Route": true, "Method": true, "ClientProtocol": true, "UpstreamProtocol": true,
-		"Outcome": true, "Cause": true, "Fault": true, "TraceID": true}
+		"Outcome": true, "Cause": true, "Fault": true, "TraceID": true, "Tenant": true}
 	for f := range reflect.TypeFor[accesslog.Record]().Fields() {
 		switch f.Type.Kind() {
 		case reflect.String:

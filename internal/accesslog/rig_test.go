@@ -24,7 +24,7 @@ const patience = 20 * time.Second
 // full is a record with every field set.
 var full = accesslog.Record{
 	ID: 7, Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Duration: 1500 * time.Millisecond,
-	Upstream: "openai", Mode: "base_url", Route: "chat", Method: "POST", ClientProtocol: "HTTP/1.1", UpstreamProtocol: "HTTP/2.0",
+	Upstream: "openai", Tenant: "team-a", Mode: "base_url", Route: "chat", Method: "POST", ClientProtocol: "HTTP/1.1", UpstreamProtocol: "HTTP/2.0",
 	Status: 200, Outcome: "cut_upstream", Cause: "upstream_truncated", Stream: true, BytesIn: 600, BytesOut: 12000,
 	Phases: accesslog.Phases{Queue: 1e6, DNS: 2e6, Connect: 3e6, TLS: 4e6, Send: 5e6, Wait: 6500 * time.Microsecond, Retry: 7e6, FirstToken: 8e6}, Reused: true,
 	Parts: accesslog.Parts{Provider: 9e6, Held: 10e6, Network: 11e6, App: 12e6}, Fault: "network", Conn: 17,

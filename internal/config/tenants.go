@@ -21,8 +21,8 @@ const (
 )
 
 const (
-	maxTenants     = 1000 // each is a label of metrics
-	leastToken     = 16   // bytes: what is shorter can be guessed
+	maxTenants     = 200 // each is a label of metrics
+	leastToken     = 16  // bytes: what is shorter can be guessed
 	maxTokenLength = 8 << 10
 	leastSecret    = 32 // RFC 7518 §3.2
 )

@@ -24,7 +24,7 @@ func (s set) of(v string) string {
 }
 
 // labels are the closed sets; upstream names come from the configuration.
-type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust, attempt, decision, resumed, side, api, warning, intercept, class, fault set }
+type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust, attempt, decision, resumed, side, api, warning, intercept, class, denial, fault set }
 
 func newLabels() labels {
 	return labels{
@@ -46,6 +46,7 @@ func newLabels() labels {
 			"hedged", "hedge_won", "hedge_lost"),
 		intercept: newSet("intercepted", "plain", "no_tls", "other_name", "other_protocol", "learned", "no_certificate", "untrusted", "left", "failed"),
 		fault:     newSet("slow_provider", "network", "slow_reader", "buffering_hop"),
+		denial:    denials(),
 		cause:     causes(),
 		reason:    reasons(),
 		malformed: malformedCodes(),
@@ -55,7 +56,7 @@ func newLabels() labels {
 // causes of interruptions: those of the relay, then the codes that an error of
 // the way out brings along when it breaks off an answer.
 func causes() set {
-	return newSet("app_left", "app_upload_truncated", "buffer_stalled", "error_event", "first_token_timeout", "idle_timeout", "internal_error", "missing_terminal", "overloaded",
+	return newSet("app_left", "app_upload_truncated", "buffer_stalled", "error_event", "first_token_timeout", "idle_timeout", "internal_error", "missing_terminal", "overloaded", "quota_upload",
 		"request_body_too_large", "total_timeout", "upstream_reset", "upstream_truncated", "warmwire_drain", "websocket_dropped",
 
 		"loop", "parent_proxy_failed", "parent_proxy_refused", "target_denied", "upstream_bad_handshake", "upstream_bad_response", "upstream_closed",
@@ -67,8 +68,8 @@ func causes() set {
 
 // reasons of refusals by policy.
 func reasons() set {
-	return newSet("bad_connect_target", "bad_priority", "bad_request_target", "bad_websocket_handshake", "connections", "cross_site_request", "foreign_origin",
-		"forward_denied", "host_not_allowed", "loop_detected", "origin_not_allowed", "token_required", "unknown_host", "unknown_upstream",
+	return newSet("bad_connect_target", "bad_priority", "bad_request_target", "bad_websocket_handshake", "caller_unknown", "connections", "cross_site_request", "foreign_origin",
+		"forward_denied", "host_not_allowed", "loop_detected", "not_permitted", "origin_not_allowed", "quota_output_tokens", "quota_requests", "quota_streams", "quota_upload", "token_required", "unknown_host", "unknown_upstream",
 		"unsupported_protocol", "unsupported_scheme", "user_not_allowed")
 }
 

@@ -9,15 +9,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// noTenant stands for requests of nobody in particular.
-const noTenant = "none"
-
 // limits are the series of upstreams with limits of requests. There are none before the
 // first use.
 type limits struct {
 	waits, seconds, refusals *prometheus.CounterVec // how the waits are spread is in phase_seconds
 	now                      *concurrency
-	tenants                  atomic.Pointer[set]
 }
 
 func newLimits(m *Metrics, counter func(name, help string, labels ...string) *prometheus.CounterVec) *limits {
@@ -27,24 +23,8 @@ func newLimits(m *Metrics, counter func(name, help string, labels ...string) *pr
 		refusals: counter("limit_refusals_total", "Requests that limits did not let in.", "upstream", "tenant", "reason"),
 		now:      newConcurrency(m),
 	}
-	l.tenants.Store(&set{noTenant: true})
 	m.reg.MustRegister(l.now)
 	return l
-}
-
-// SetTenants names those that the configuration has.
-func (m *Metrics) SetTenants(names []string) {
-	known := newSet(names...)
-	known[noTenant] = true
-	m.limits.tenants.Store(&known)
-}
-
-// tenant is the label of a tenant.
-func (l *limits) tenant(name string) string {
-	if name == "" {
-		return noTenant
-	}
-	return l.tenants.Load().of(name)
 }
 
 // LimitWait takes for how long a request waited because of limits.
@@ -60,7 +40,7 @@ func (m *Metrics) LimitWait(upstream, class string, waited time.Duration) {
 func (m *Metrics) LimitRefused(upstream, tenant, reason string) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	m.limits.refusals.WithLabelValues(m.upstream(upstream, ""), m.limits.tenant(tenant), m.labels.cause.of(reason)).Inc()
+	m.limits.refusals.WithLabelValues(m.upstream(upstream, ""), m.tenant(tenant), m.labels.cause.of(reason)).Inc()
 }
 
 // A Concurrency is how many requests of an upstream with limits run and wait, by class.

@@ -51,6 +51,9 @@ type Metrics struct {
 	// that ends while its upstream vanishes must not bring the series back.
 	mu    sync.RWMutex
 	known set // upstreams of the configuration
+
+	tenants      tenants
+	knownTenants set // guarded by mu
 }
 
 // Buckets are few, because classic ones are paid for in every series; the native
@@ -65,7 +68,7 @@ var (
 
 // New returns Metrics with all series at zero that have no labels.
 func New(cfg Config) *Metrics {
-	m := &Metrics{reg: prometheus.NewRegistry(), labels: newLabels(), known: set{}}
+	m := &Metrics{reg: prometheus.NewRegistry(), labels: newLabels(), known: set{}, knownTenants: set{}}
 	m.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmwire_" + name, Help: help}, labels)
@@ -103,6 +106,7 @@ func New(cfg Config) *Metrics {
 	m.malformed = counter("malformed_requests_total", "Requests refused as malformed.", "code")
 	m.refused = counter("refused_requests_total", "Requests refused by policy.", "reason")
 	m.intercepted = counter("intercepts_total", "Tunnels to hosts of intercept.hosts.", "result")
+	m.tenants = newTenants(counter)
 	m.reloads = counter("config_reloads_total", "Reloads of the configuration.", "result")
 	m.duration = histogram("request_duration_seconds", "First byte of a request to the end of its answer.", totalBuckets, "upstream", "mode")
 	m.phase = histogram("phase_seconds", "Stages before an answer begins.", phaseBuckets, "upstream", "phase")

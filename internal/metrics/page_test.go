@@ -23,7 +23,7 @@ func touched() *Metrics {
 	m := New(Config{Version: "v1.2.3"})
 	names := strings.Fields("openai anthropic gemini mistral deepseek xai groq openrouter dashscope moonshot zhipu ollama")
 	m.SetUpstreams(names)
-	m.SetTenants([]string{"gold"})
+	m.SetTenants([]string{"gold", "team-a"})
 	m.SetConcurrency(func() (all []Concurrency) {
 		for _, up := range names {
 			all = append(all, Concurrency{Upstream: up, Limit: 10})
@@ -76,6 +76,14 @@ func touched() *Metrics {
 	for result := range m.labels.intercept {
 		m.Intercepted(result)
 	}
+	for _, who := range []string{"", "team-a", "gone"} {
+		for reason := range m.labels.denial {
+			m.TenantRefused(who, reason)
+		}
+	}
+	m.TenantDone("team-a")
+	m.TenantTokens("team-a", 5, true)
+	m.TenantTokens("team-a", 5, false)
 	m.AcceptFailed()
 	m.Reload(true)
 	m.Reload(false)

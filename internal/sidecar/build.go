@@ -24,6 +24,7 @@ import (
 	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/internal/dialect"
 	"github.com/warmwire/warmwire/internal/ingress"
+	"github.com/warmwire/warmwire/internal/tenant"
 	"github.com/warmwire/warmwire/tlspool/trust"
 	"github.com/warmwire/warmwire/transport"
 	"github.com/warmwire/warmwire/transport/dial"
@@ -43,7 +44,7 @@ type built struct {
 const forwardName = "\x00forward"
 
 // buildTable makes the routing table, taking transports over from old.
-func (s *Sidecar) buildTable(cfg *config.Config, old map[string]*built) (*ingress.Table, map[string]*built, error) {
+func (s *Sidecar) buildTable(cfg *config.Config, tenants *tenant.Book, old map[string]*built) (*ingress.Table, map[string]*built, error) {
 	pick, err := parentPicker(cfg)
 	if err != nil {
 		return nil, nil, err
@@ -51,7 +52,7 @@ func (s *Sidecar) buildTable(cfg *config.Config, old map[string]*built) (*ingres
 	ups := make(map[string]*built)
 	t := &ingress.Table{
 		Via: cfg.Listen.Via, Token: cfg.Listen.Token, AllowHosts: cfg.Listen.AllowHosts, AllowOrigins: cfg.Listen.AllowOrigins,
-		AllowUIDs: cfg.Listen.AllowUIDs, MaxBody: int64(cfg.Limits.Body),
+		AllowUIDs: cfg.Listen.AllowUIDs, MaxBody: int64(cfg.Limits.Body), Tenants: tenants,
 	}
 	if err := makeSpoolDir(cfg); err != nil {
 		return nil, nil, err
@@ -324,7 +325,11 @@ func (s *Sidecar) reloadLocked(tuned map[string]string) error {
 	if err != nil {
 		return err
 	}
-	table, ups, err := s.buildTable(cfg, s.upstreams)
+	who, err := s.buildCallers(cfg)
+	if err != nil {
+		return err
+	}
+	table, ups, err := s.buildTable(cfg, who.book, s.upstreams)
 	if err != nil {
 		return err
 	}
@@ -347,7 +352,8 @@ func (s *Sidecar) reloadLocked(tuned map[string]string) error {
 	if err := keepWarm(cfg, ups); err != nil {
 		s.log.Warn("configuration", "warning", err.Error())
 	}
-	s.shown.Store(&shown{cfg, ups, tuned})
+	s.shown.Store(&shown{cfg, ups, who.book, tuned})
+	s.useCallers(who, cfg)
 	for _, u := range cfg.Upstreams {
 		_ = ups[u.Name].transport.SetHeartbeat(watchConfig(u.Heartbeat)) // was found good
 	}

@@ -93,6 +93,8 @@ func (s *Sidecar) hooks() ingress.Hooks {
 		ConnOpen:    s.metrics.AppConn,
 		Malformed:   func(_ int, code string) { s.metrics.Malformed(code) },
 		Refused:     s.metrics.Refused,
+		Denied:      s.denied(),
+		Charged:     s.metrics.TenantTokens,
 		Paused:      s.metrics.Paused,
 		AcceptFailed: func(err error, pause time.Duration) {
 			s.metrics.AcceptFailed()
@@ -134,8 +136,11 @@ func (s *Sidecar) requestDone(r *ingress.Record) {
 		Retry: r.Phases.Retry, FirstToken: r.Phases.FirstToken, Provider: r.Parts.Provider, Held: r.Parts.Held, Network: r.Parts.Network, App: r.Parts.App,
 		Fault: string(r.Fault), TTFT: r.TTFT, PerChunk: r.PerChunk, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens, TrailersLost: r.TrailersLost,
 	})
+	if r.Tenant != "" {
+		s.metrics.TenantDone(r.Tenant)
+	}
 	s.access.Record(accesslog.Record{
-		ID: r.ID, Time: r.Start, Duration: r.Duration, Upstream: r.Upstream, Mode: string(r.Mode), ClientProtocol: r.AppProto,
+		ID: r.ID, Time: r.Start, Duration: r.Duration, Upstream: r.Upstream, Tenant: r.Tenant, Mode: string(r.Mode), ClientProtocol: r.AppProto,
 		UpstreamProtocol: r.UpstreamProto, Method: r.Method, Status: r.Status, Outcome: string(r.Outcome), Cause: r.Cause, Stream: r.Stream,
 		BytesIn: r.BytesIn, BytesOut: r.BytesOut, Phases: phases(r.Phases), Reused: r.Reused, TTFT: r.TTFT, PerChunk: r.PerChunk,
 		Chunks: r.Chunks, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens, AppRetries: r.AppRetries, Attempts: attempts(r), Resumes: r.Resumes, TraceID: r.TraceID,

@@ -51,7 +51,7 @@ func calls() []call {
 		{method: "get", path: "/healthz", summary: "200 while the process answers. Needs no token."},
 		{method: "get", path: "/readyz", summary: "200 when requests are taken. Needs no token.", errors: []string{"503"}},
 		{method: "get", path: "/metrics", summary: "Metrics in the Prometheus formats (docs/metrics.md)."},
-		{method: "get", path: "/v1/status", summary: "The process, its upstreams and their connections, memory, DNS, TLS, interception.", answer: answers["/v1/status"]},
+		{method: "get", path: "/v1/status", summary: "The process, its upstreams and their connections, memory, DNS, TLS, interception, tenants.", answer: answers["/v1/status"]},
 		{method: "get", path: "/v1/streams", summary: "What runs, and how far behind its app is.", answer: answers["/v1/streams"]},
 		{method: "get", path: "/v1/events", summary: "Status and streams once a second, as server-sent events: event: state, data: {\"status\", \"streams\"}. 16 callers at most.", stream: true, errors: []string{"503"}},
 		{method: "get", path: "/v1/settings", summary: "What POST /v1/tune takes, and the values in force.", answer: answers["/v1/settings"], errors: []string{"501"}},

@@ -23,6 +23,7 @@ import (
 	"github.com/warmwire/warmwire/internal/ingress"
 	"github.com/warmwire/warmwire/internal/intercept/ca"
 	"github.com/warmwire/warmwire/internal/metrics"
+	"github.com/warmwire/warmwire/internal/tenant"
 	"github.com/warmwire/warmwire/tlspool"
 	"github.com/warmwire/warmwire/tlspool/trust"
 	"github.com/warmwire/warmwire/transport/dial"
@@ -74,6 +75,8 @@ type Sidecar struct {
 	stub        *dnscache.Stub // nil: none
 	hosts       dial.Memory    // how their addresses did
 
+	keys *tenant.Keys // of JWTs
+
 	idleLimits *idleLimits
 	beats      *beats
 	spares     spares
@@ -91,6 +94,7 @@ type Sidecar struct {
 	reloading sync.Mutex // held by Reload; guards the fields below
 	cfg       *config.Config
 	upstreams map[string]*built // by name
+	callers   callers
 	tuned     map[string]string // values over those of the file; never changed in place
 
 	shown atomic.Pointer[shown]     // what status shows
@@ -101,6 +105,7 @@ type Sidecar struct {
 type shown struct {
 	*config.Config
 	upstreams map[string]*built
+	book      *tenant.Book // nil = there are no tenants
 	tuned     map[string]string
 }
 
@@ -161,7 +166,12 @@ func New(cfg *config.Config, opt Options) (*Sidecar, error) {
 
 // build makes the parts that need the listeners' addresses.
 func (s *Sidecar) build(cfg *config.Config) error {
-	table, ups, err := s.buildTable(cfg, nil)
+	s.keys = tenant.NewKeys(s.fetchKeys)
+	who, err := s.buildCallers(cfg)
+	if err != nil {
+		return err
+	}
+	table, ups, err := s.buildTable(cfg, who.book, nil)
 	if err != nil {
 		return err
 	}
@@ -182,7 +192,8 @@ func (s *Sidecar) build(cfg *config.Config) error {
 		return err
 	}
 	s.cfg, s.upstreams = cfg, ups
-	s.shown.Store(&shown{cfg, ups, s.tuned})
+	s.shown.Store(&shown{cfg, ups, who.book, s.tuned})
+	s.useCallers(who, cfg)
 	s.metrics.SetUpstreams(names(cfg))
 	s.names.Keep(KeptNames(cfg))
 	return s.buildAdmin(cfg)
@@ -287,7 +298,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	defer stopLast()
 	defer stopFront()
 	defer stopServing()
-	broke := make(chan error, len(s.listeners)+3)
+	broke := make(chan error, len(s.listeners)+4)
 	var serving, last sync.WaitGroup
 	for _, ln := range s.listeners {
 		s.log.Info("listening", "address", ln.Addr().String())
@@ -302,6 +313,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	last.Go(func() { s.watchNetwork(lastCtx) })
 	last.Go(func() { report(broke, s.names.Run(lastCtx)) })
 	last.Go(func() { s.keepSessions(lastCtx) })
+	last.Go(func() { report(broke, s.keys.Run(lastCtx)) })
 	if s.stub != nil {
 		last.Go(func() { report(broke, s.stub.Run(frontCtx)) })
 	}

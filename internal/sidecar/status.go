@@ -39,6 +39,9 @@ type status struct {
 	TLS tlsStatus `json:"tls"`
 
 	Intercept *interceptStatus `json:"intercept,omitempty"`
+
+	Tenants []tenantStatus `json:"tenants,omitempty"`
+	JWT     *jwtStatus     `json:"jwt,omitempty"`
 }
 
 // A memoryStatus is limits.memory in use.
@@ -138,6 +141,7 @@ func (s *Sidecar) status() status {
 		Version: s.opt.Version, Go: runtime.Version(), Started: s.started.UTC(), Uptime: time.Since(s.started).Round(time.Second).String(),
 		Ready: !s.draining.Load(), Draining: s.draining.Load(), Running: s.ingress.Running(), Memory: s.memoryStatus(), Tuned: s.shown.Load().tuned, DNS: s.dnsStatus(), TLS: s.tlsStatus(), Intercept: s.interceptStatus(),
 	}
+	st.Tenants, st.JWT = s.tenantStatus()
 	for _, ln := range s.listeners {
 		st.Listen = append(st.Listen, ln.Addr().String())
 	}
@@ -151,6 +155,7 @@ func (s *Sidecar) status() status {
 type streamStatus struct {
 	ID       uint64 `json:"id"` // as in the access log
 	Upstream string `json:"upstream,omitempty"`
+	Tenant   string `json:"tenant,omitempty"`
 	Mode     string `json:"mode"`
 	Protocol string `json:"protocol"`
 	Age      string `json:"age"`
@@ -188,7 +193,7 @@ func (s *Sidecar) streams() any {
 	out := []streamStatus{}
 	for _, i := range s.ingress.Streams() {
 		st := streamStatus{
-			ID: i.ID, Upstream: i.Upstream, Mode: string(i.Mode), Protocol: i.AppProto, Age: span(max(time.Since(i.Start), time.Millisecond)),
+			ID: i.ID, Upstream: i.Upstream, Tenant: i.Tenant, Mode: string(i.Mode), Protocol: i.AppProto, Age: span(max(time.Since(i.Start), time.Millisecond)),
 			Status: i.Status, BytesOut: i.BytesOut, LagBytes: i.LagBytes, LagTime: span(i.LagTime), Absent: i.Absent,
 			AppBeat: pulseOf(i.App), ServersBeat: pulseOf(i.Server),
 		}
