@@ -76,9 +76,12 @@ func touched() *Metrics {
 	for result := range m.labels.intercept {
 		m.Intercepted(result)
 	}
-	for _, who := range []string{"", "team-a", "gone"} {
-		for reason := range m.labels.denial {
-			m.TenantRefused(who, reason)
+	for reason := range m.labels.denial { // of callers that are known, only what they may not
+		switch reason {
+		case "not_in_role", "requests", "output_tokens", "upload", "streams":
+			m.TenantRefused("team-a", reason)
+		default:
+			m.TenantRefused("", reason)
 		}
 	}
 	m.TenantDone("team-a")
@@ -107,9 +110,9 @@ func touch(m *Metrics, up, mode string) {
 	}
 }
 
-func TestThePageStaysBelow235kB(t *testing.T) {
+func TestThePageStaysBelow237kB(t *testing.T) {
 	n := len(page(t, touched()))
-	if n > 235_000 { // of which 14 kB are there only if all twelve have limits
+	if n > 237_000 { // of which 14 kB are there only if all twelve have limits, and 2 kB with tenants
 		t.Errorf("%d bytes", n)
 	}
 	t.Logf("%d bytes", n)
