@@ -158,9 +158,9 @@ func (s *settings) size(short bool) {
 	s.idle, s.slow, s.slowFor = 1000, 20, 3*time.Second
 	s.sockets, s.socketsFor = min(s.sockets, 9900), time.Minute // Warmwire's limits.connections is 10000
 	s.callRate, s.callFor, s.outageFor = 1000, 5*time.Second, time.Minute
-	s.quietFor, s.burstEvery, s.burstCount = 10*time.Second, 3*time.Second, 8
+	s.quietFor, s.burstEvery, s.burstCount = 30*time.Second, 9*time.Second, 6
 	if short {
-		s.quietFor, s.burstEvery, s.burstCount = time.Second, 1500*time.Millisecond, 1
+		s.quietFor, s.burstEvery, s.burstCount = time.Second, 4*time.Second, 1
 		s.socketsFor = time.Second
 		s.callRate, s.callFor, s.outageFor = 100, 500*time.Millisecond, time.Second
 		s.rounds, s.memory = 2, 1

@@ -193,3 +193,63 @@ func TestTheAPIsOwnLimitIsWaitedFor(t *testing.T) {
 		t.Errorf("the status says of the API's limit: %+v", p)
 	}
 }
+
+// TestManyCallsAtAnHTTP2UpstreamThatAllowsFew: 200 calls at once to one that allows ten
+// streams a connection (case B136). All are served, no more than the limit at once.
+func TestManyCallsAtAnHTTP2UpstreamThatAllowsFew(t *testing.T) {
+	var running, most atomic.Int32
+	full := make(chan struct{}) // closed once the limit is in use
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := running.Add(1)
+		defer running.Add(-1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		if n == 25 {
+			select {
+			case <-full:
+			default:
+				close(full)
+			}
+		}
+		select {
+		case <-full:
+		case <-r.Context().Done():
+		}
+		_, _ = w.Write([]byte("done"))
+	}))
+	srv.Config.Protocols = new(http.Protocols)
+	srv.Config.Protocols.SetUnencryptedHTTP2(true)
+	srv.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 10}
+	srv.Start()
+	defer srv.Close()
+	r := start(t, strings.TrimPrefix(srv.URL, "http://"), "defaults: {protocols: [h2], pool: {warm: 0}, limits: {concurrency: 25, queue_timeout: 1h}}\n")
+	var calls sync.WaitGroup
+	for range 200 {
+		calls.Go(func() {
+			if status, body := r.call("/up/x"); status != 200 || body != "done" {
+				t.Errorf("%d %s", status, body)
+			}
+		})
+	}
+	calls.Wait()
+	if n := most.Load(); n != 25 {
+		t.Errorf("%d ran at once, want 25", n)
+	}
+}
+
+// BenchmarkCallWithLimits is one whole call, through the whole program, without limits
+// and with all of them.
+func BenchmarkCallWithLimits(b *testing.B) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 1<<10)) }))
+	b.Cleanup(srv.Close)
+	for _, row := range []struct{ name, limits string }{{"without", "{}"}, {"with", "{concurrency: 100, adaptive: true, pace: true}"}} {
+		b.Run(row.name, func(b *testing.B) {
+			r := start(b, strings.TrimPrefix(srv.URL, "http://"), "defaults: {pool: {warm: 0}, limits: "+row.limits+"}\nlog: {access: {sample: 0}}\n")
+			for b.Loop() {
+				if status, _ := r.call("/up/x"); status != 200 {
+					b.Fatal(status)
+				}
+			}
+		})
+	}
+}

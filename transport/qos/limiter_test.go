@@ -128,6 +128,9 @@ func TestTheLimitRecovers(t *testing.T) {
 	if low > high/2 || l.now() < high {
 		t.Errorf("the limit went from %d to %d and back to %d, want under half and all of it", high, low, l.now())
 	}
+	if l.usual > 0.15 {
+		t.Errorf("the usual median is taken to be %v s, long after it has become 0.1", l.usual)
+	}
 	l.set(4, 10)
 	if l.now() != 10 {
 		t.Errorf("a new bound of 10 leaves %d", l.now())

@@ -83,7 +83,7 @@ func TestWhatBeganSinceIsTakenOff(t *testing.T) {
 	if at := p.ready(noon); !at.IsZero() {
 		t.Errorf("a later answer says that there is more, and the next starts at %v", at)
 	}
-	p.answered(noon, noon, 200, h, 2, 4)
+	p.answered(noon, noon, 200, head("x-ratelimit-limit-requests", "10", "x-ratelimit-remaining-requests", "0", "x-ratelimit-reset-requests", "10s"), 2, 4)
 	if at := p.ready(noon); !at.IsZero() {
 		t.Errorf("an older answer changed that: the next starts at %v", at)
 	}

@@ -295,6 +295,30 @@ func TestWhatIsKeptIsUsedWhenNobodyComes(t *testing.T) {
 	})
 }
 
+// TestWhatWasNeededLongAgoIsNotKept: an hour without requests is no recent need.
+func TestWhatWasNeededLongAgoIsNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, streams, qos.Config{Limit: 2, QueueTimeout: time.Hour})
+		r.send(call{name: "i", lasts: s}, call{name: "b1", class: qos.Batch, at: time.Hour, lasts: time.Minute}, call{name: "b2", class: qos.Batch, at: time.Hour, lasts: s})
+		r.want(event{"i", 0, ""}, event{"b1", time.Hour, ""}, event{"b2", time.Hour, ""})
+	})
+}
+
+// TestASlotForWhoLeavesJustNowIsNotLost: the slot becomes free in the moment in which the
+// one that waits for it leaves.
+func TestASlotForWhoLeavesJustNowIsNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, streams, qos.Config{Limit: 1, QueueTimeout: time.Hour})
+		for range 100 {
+			at := time.Since(r.from)
+			r.send(call{name: "runs", at: at, lasts: s}, call{name: "leaves", at: at, lasts: s, leaves: s})
+			if n := r.gate.State().Running[qos.Interactive]; n != 0 {
+				t.Fatalf("%d run when all have ended", n)
+			}
+		}
+	})
+}
+
 func TestLimitsChangeWhileRequestsRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, streams, qos.Config{Limit: 1, QueueTimeout: time.Hour})
