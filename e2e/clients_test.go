@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/warmwire/warmwire/internal/testenv"
@@ -21,6 +22,7 @@ const (
 	tunnel      = "tunnel"       // CONNECT, TLS between client and upstream
 	bare        = "bare tunnel"  // CONNECT, plain HTTP inside
 	intercepted = "intercepted"  // CONNECT to a listed host, all told to the client by the environment
+	execed      = "exec"         // the same, with what warmwire exec puts into the environment
 )
 
 // A client is one real program.
@@ -44,6 +46,9 @@ type trip struct {
 
 var everyWay = []string{direct, base, forward, open, tunnel, intercepted}
 
+// For clients that find the proxy without a word of the app's.
+var everyWayAndExec = append(slices.Clip(everyWay), execed)
+
 // The reasons that several have.
 const (
 	plainHasNoHTTP2 = "Speaks HTTP/2 only where TLS has agreed on it."
@@ -52,41 +57,41 @@ const (
 )
 
 var clients = []client{
-	{name: "curl `--http1.1`", version: curlVersion, api: "openai", kind: "raw", modes: append(everyWay, bare), command: curl("--http1.1")},
-	{name: "curl `--http2`", version: curlVersion, api: "openai", kind: "raw", modes: []string{direct, tunnel, intercepted}, command: curl("--http2"),
+	{name: "curl `--http1.1`", version: curlVersion, api: "openai", kind: "raw", modes: append(slices.Clip(everyWayAndExec), bare), command: curl("--http1.1")},
+	{name: "curl `--http2`", version: curlVersion, api: "openai", kind: "raw", modes: []string{direct, tunnel, intercepted, execed}, command: curl("--http2"),
 		note: plainHasNoHTTP2},
 	{name: "curl `--http2-prior-knowledge`", version: curlVersion, api: "openai", kind: "raw", modes: []string{base},
 		command: curl("--http2-prior-knowledge"), note: "Is for HTTP/2 without TLS."},
-	{name: "npm openai", version: npm("openai"), api: "openai", kind: "text", modes: everyWay, command: node("openai")},
-	{name: "npm openai, Responses", version: npm("openai"), api: "openai", kind: "text", modes: everyWay, command: node("openai-responses")},
+	{name: "npm openai", version: npm("openai"), api: "openai", kind: "text", modes: everyWayAndExec, command: node("openai")},
+	{name: "npm openai, Responses", version: npm("openai"), api: "openai", kind: "text", modes: everyWayAndExec, command: node("openai-responses")},
 	{name: "npm openai, Realtime", version: npm("openai"), api: "openai", kind: "ws", modes: []string{direct, base, tunnel, intercepted},
 		command: node("openai-realtime"), note: "Makes `wss:` of every URL; for an `http:` base URL the caller's options have to open a plain connection."},
-	{name: "npm @anthropic-ai/sdk", version: npm("@anthropic-ai/sdk"), api: "anthropic", kind: "text", modes: everyWay, command: node("anthropic")},
-	{name: "npm @google/genai", version: npm("@google/genai"), api: "gemini", kind: "text", modes: everyWay, command: node("genai")},
+	{name: "npm @anthropic-ai/sdk", version: npm("@anthropic-ai/sdk"), api: "anthropic", kind: "text", modes: everyWayAndExec, command: node("anthropic")},
+	{name: "npm @google/genai", version: npm("@google/genai"), api: "gemini", kind: "text", modes: everyWayAndExec, command: node("genai")},
 	{name: "npm @google/genai, Live", version: npm("@google/genai"), api: "gemini", kind: "ws", modes: []string{direct, base},
 		command: node("genai-live"), note: "Knows no proxy.", mute: true},
-	{name: "Node fetch with undici's agents", version: npm("undici"), api: "openai", kind: "raw", modes: everyWay, command: node("fetch")},
+	{name: "Node fetch", version: npm("undici"), api: "openai", kind: "raw", modes: everyWayAndExec, command: node("fetch")},
 	{name: "npm ws with proxy agents", version: npm("ws"), api: "openai", kind: "ws", modes: everyWay, command: node("ws")},
-	{name: "Deno fetch", version: npm("deno"), api: "openai", kind: "raw", modes: everyWay, command: deno("fetch")},
-	{name: "Deno, npm openai", version: npm("deno"), api: "openai", kind: "text", modes: everyWay, command: deno("openai")},
-	{name: "Bun fetch", version: npm("bun"), api: "openai", kind: "raw", modes: everyWay, command: bun("fetch")},
-	{name: "Bun, npm openai", version: npm("bun"), api: "openai", kind: "text", modes: everyWay, command: bun("openai")},
+	{name: "Deno fetch", version: npm("deno"), api: "openai", kind: "raw", modes: everyWayAndExec, command: deno("fetch")},
+	{name: "Deno, npm openai", version: npm("deno"), api: "openai", kind: "text", modes: everyWayAndExec, command: deno("openai")},
+	{name: "Bun fetch", version: npm("bun"), api: "openai", kind: "raw", modes: everyWayAndExec, command: bun("fetch")},
+	{name: "Bun, npm openai", version: npm("bun"), api: "openai", kind: "text", modes: everyWayAndExec, command: bun("openai")},
 	{name: "Chromium, headless, fetch", version: chromiumVersion, api: "openai", kind: "raw", modes: []string{direct, tunnel, intercepted},
 		command: chromium("fetch"), note: pagesNeedLeave},
 	{name: "Chromium, headless, WebSocket", version: chromiumVersion, api: "openai", kind: "ws", modes: []string{direct, tunnel, intercepted},
 		command: chromium("ws"), note: pagesNeedLeave, mute: true},
-	{name: "Python requests", version: module("requests"), api: "openai", kind: "raw", modes: everyWay, command: python("requests", "requests")},
-	{name: "Python httpx", version: module("httpx"), api: "openai", kind: "raw", modes: everyWay, command: python("httpx", "httpx")},
-	{name: "Python httpx, `http2=True`", version: module("httpx"), api: "openai", kind: "raw", modes: []string{direct, tunnel, intercepted},
+	{name: "Python requests", version: module("requests"), api: "openai", kind: "raw", modes: everyWayAndExec, command: python("requests", "requests")},
+	{name: "Python httpx", version: module("httpx"), api: "openai", kind: "raw", modes: everyWayAndExec, command: python("httpx", "httpx")},
+	{name: "Python httpx, `http2=True`", version: module("httpx"), api: "openai", kind: "raw", modes: []string{direct, tunnel, intercepted, execed},
 		command: python("httpx-h2", "httpx", "h2"), note: plainHasNoHTTP2},
 	{name: "Python aiohttp", version: module("aiohttp"), api: "openai", kind: "raw", modes: everyWay, command: python("aiohttp", "aiohttp")},
 	{name: "Python aiohttp, WebSocket", version: module("aiohttp"), api: "openai", kind: "ws", modes: everyWay, command: python("aiohttp-ws", "aiohttp")},
 	{name: "Python websockets", version: module("websockets"), api: "openai", kind: "ws", modes: []string{direct, base, tunnel, bare, intercepted},
 		command: python("websockets", "websockets"), note: "Is given the connection in the tunnel: this version opens none itself."},
-	{name: "Go net/http", version: goVersion, api: "openai", kind: "raw", modes: everyWay, command: golang("nethttp")},
+	{name: "Go net/http", version: goVersion, api: "openai", kind: "raw", modes: everyWayAndExec, command: golang("nethttp")},
 	{name: "Go net/http, h2c", version: goVersion, api: "openai", kind: "raw", modes: []string{base}, command: golang("nethttp-h2c"),
 		note: "Is for HTTP/2 without TLS."},
-	{name: "Go gorilla/websocket", version: gorillaVersion, api: "openai", kind: "ws", modes: []string{direct, base, tunnel, bare, intercepted},
+	{name: "Go gorilla/websocket", version: gorillaVersion, api: "openai", kind: "ws", modes: []string{direct, base, tunnel, bare, intercepted, execed},
 		command: golang("gorilla"), note: noAbsoluteForm},
 }
 
@@ -94,17 +99,18 @@ var clients = []client{
 // proxy and of what to trust as a person would tell it: by the variables that it reads.
 func environment(trip trip) []string {
 	env := []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir(), "NODE_EXTRA_CA_CERTS=" + trip.caFile, "DENO_CERT=" + trip.caFile,
+		"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir(), "E2E_MODE=" + trip.mode,
 		"E2E_MODEL=mock", "E2E_ORIGIN=" + trip.origin, "E2E_KEY=" + trip.key, "E2E_TRACEPARENT=00-" + trip.trace + "-00f067aa0ba902b7-01",
 	}
-	switch trip.mode {
-	case intercepted:
-		return append(env, "E2E_MODE="+trip.mode, "HTTPS_PROXY="+trip.proxy, "https_proxy="+trip.proxy, "wss_proxy="+trip.proxy, // that one for aiohttp
-			"SSL_CERT_FILE="+trip.bundle, "REQUESTS_CA_BUNDLE="+trip.bundle, "CURL_CA_BUNDLE="+trip.bundle)
-	case open:
-		trip.mode = forward
+	if trip.mode == execed {
+		return env
 	}
-	return append(env, "E2E_MODE="+trip.mode, "E2E_CA="+trip.caFile, "E2E_PROXY="+trip.proxy)
+	env = append(env, "NODE_EXTRA_CA_CERTS="+trip.caFile, "DENO_CERT="+trip.caFile)
+	if trip.mode == intercepted {
+		return append(env, "HTTPS_PROXY="+trip.proxy, "https_proxy="+trip.proxy, "wss_proxy="+trip.proxy, // that one for aiohttp
+			"SSL_CERT_FILE="+trip.bundle, "REQUESTS_CA_BUNDLE="+trip.bundle, "CURL_CA_BUNDLE="+trip.bundle)
+	}
+	return append(env, "E2E_CA="+trip.caFile, "E2E_PROXY="+trip.proxy)
 }
 
 // child is a command that does not outlive the harness's patience.
@@ -189,7 +195,7 @@ func curl(version string) func(*testing.T, trip) *exec.Cmd {
 			"-H", "Authorization: Bearer " + trip.key, "-H", "Content-Type: application/json", "-H", "Traceparent: 00-" + trip.trace + "-00f067aa0ba902b7-01",
 			"-d", `{"model":"mock","stream":true,"messages":[{"role":"user","content":"hello"}]}`,
 		}
-		if trip.mode != intercepted {
+		if trip.mode != intercepted && trip.mode != execed {
 			args = append(args, "--cacert", trip.caFile)
 			if trip.proxy != "" {
 				args = append(args, "-x", trip.proxy)

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -39,7 +40,11 @@ func TestMatrix(t *testing.T) {
 					r.skipped = t.Skipped()
 					table.add(r)
 				}()
-				take(t, u, c, trip, &r)
+				cmd := c.command(t, trip)
+				if mode == execed {
+					s.wrap(cmd)
+				}
+				take(t, u, c, cmd, trip, &r)
 				if *update {
 					r.version = c.version(t)
 				}
@@ -79,6 +84,15 @@ func (s *matrixStage) trip(mode, api, key string) trip {
 	return trip
 }
 
+// wrap has a client run by a Warmwire of its own, and told by it. Its access log is the
+// same file.
+func (s *matrixStage) wrap(cmd *exec.Cmd) {
+	cmd.Args = append([]string{s.program, "exec", "-c", s.file, "--private", "--", cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = s.program
+	cmd.Env = append(cmd.Env, "STATE_DIRECTORY="+s.state)
+	cmd.WaitDelay = patience // a client that outlives its Warmwire holds the pipes
+}
+
 // onlyIntercepted looks whether what was to be intercepted was, and nothing else: no
 // client refused the certificate, and no other tunnel was looked into.
 func (s *matrixStage) onlyIntercepted(t *testing.T) {
@@ -104,15 +118,16 @@ func route(mode, api string, u *upstream, warmwire string) (origin, proxy string
 		return u.tls[api], warmwire
 	case intercepted:
 		return u.listed[api], warmwire
+	case execed:
+		return u.listed[api], ""
 	default: // open, bare
 		return u.plain, warmwire
 	}
 }
 
 // take runs the client once and judges its answer.
-func take(t *testing.T, u *upstream, c client, trip trip, r *row) {
+func take(t *testing.T, u *upstream, c client, cmd *exec.Cmd, trip trip, r *row) {
 	t.Helper()
-	cmd := c.command(t, trip)
 	run := u.begin(trip.key)
 	got := converse(t, cmd, run, trip.mode)
 	run.mu.Lock()
@@ -160,7 +175,8 @@ func converse(t *testing.T, cmd *exec.Cmd, r *run, mode string) (got result) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if filepath.Base(cmd.Path) == "curl" {
+	isCurl := slices.ContainsFunc(cmd.Args, func(arg string) bool { return filepath.Base(arg) == "curl" })
+	if isCurl {
 		got, err = readAnswer(out, r)
 	} else {
 		got, err = readReport(out, r)
@@ -173,7 +189,7 @@ func converse(t *testing.T, cmd *exec.Cmd, r *run, mode string) (got result) {
 		t.Errorf("client through %s: %v\n%s", mode, err, stderr.String())
 		return result{}
 	}
-	if filepath.Base(cmd.Path) == "curl" { // what -w prints is complete after Wait
+	if isCurl { // what -w prints is complete after Wait
 		got.Protocol = "HTTP/" + strings.TrimSpace(stderr.String())
 	}
 	return got

@@ -128,6 +128,7 @@ func (r *row) confirm(requests map[string]request) error {
 		forward:     {Mode: "forward", Upstream: c.api},
 		open:        {Mode: "forward"},
 		intercepted: {Mode: "intercept", Upstream: "listed-" + c.api},
+		execed:      {Mode: "intercept", Upstream: "listed-" + c.api},
 	}[r.mode]
 	if c.kind == "ws" && want.Mode != "" {
 		want.Mode = "websocket"
@@ -167,6 +168,7 @@ var columns = []way{
 	{"absolute form", []string{forward, open}},
 	{"CONNECT", []string{tunnel, bare}},
 	{"CONNECT, intercepted", []string{intercepted}},
+	{"`warmwire exec`", []string{execed}},
 }
 
 // table is a line for each client and a column for each way.

@@ -2,8 +2,8 @@
 """One real client a run: client.py NAME. Everything else is in the environment.
 
 E2E_ORIGIN is what the base URL starts with; E2E_MODEL, E2E_KEY; E2E_PROXY and
-E2E_MODE (forward or tunnel) for a proxy; E2E_CA for trust. With the mode intercepted
-neither is given, and the libraries find HTTPS_PROXY, SSL_CERT_FILE and
+E2E_MODE (forward or tunnel) for a proxy; E2E_CA for trust. With the modes intercepted
+and exec neither is given, and the libraries find HTTPS_PROXY, SSL_CERT_FILE and
 REQUESTS_CA_BUNDLE by themselves. E2E_TRACEPARENT is a field for each request. Prints "first" at the
 first piece of the answer, and at the end one line of JSON.
 """
@@ -23,7 +23,7 @@ KEY = os.environ["E2E_KEY"]
 PROXY = os.environ.get("E2E_PROXY") or None
 MODE = os.environ["E2E_MODE"]
 CA = os.environ.get("E2E_CA")
-BY_ENVIRONMENT = MODE == "intercepted"
+BY_ENVIRONMENT = MODE in ("intercepted", "exec")
 
 URL = ORIGIN + "/v1/chat/completions"
 WS_URL = ORIGIN.replace("http", "ws", 1) + "/v1/realtime?model=" + quote(MODEL)
