@@ -5,6 +5,7 @@ package sidecar_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -251,5 +252,77 @@ func BenchmarkCallWithLimits(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+const neighbours = `
+upstreams: {up: {url: 'http://UPSTREAM', pool: {warm: 0}, limits: {concurrency: 1, queue: 2, queue_timeout: 1h}}}
+tenants:
+  big: {tokens: [PLANTED-token-of-big], roles: [all], priority: batch}
+  small: {tokens: [PLANTED-token-of-small], roles: [all], priority: batch, weight: 2}
+roles:
+  all: {upstreams: [up]}
+`
+
+// TestTenantsShareAFullQueue: the tenant with most makes room for the other, and hears 429
+// when it comes with more than its part; nobody claims more than its tenant's class.
+func TestTenantsShareAFullQueue(t *testing.T) {
+	up := startGated(t)
+	r := start(t, up.addr, neighbours)
+	type answer struct {
+		status int
+		after  string
+		body   string
+	}
+	answers := make(chan answer, 10)
+	var calls sync.WaitGroup
+	begin := func(tenant, path string) {
+		calls.Go(func() {
+			req, err := http.NewRequest(http.MethodPost, "http://"+r.addr+path, nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			req.Header.Set("Authorization", "Bearer PLANTED-token-of-"+tenant)
+			req.Header.Set("Warmwire-Priority", "interactive") // batch is the most it may claim
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer func() { _ = resp.Body.Close() }()
+			text, _ := io.ReadAll(resp.Body)
+			answers <- answer{resp.StatusCode, resp.Header.Get("Retry-After"), string(text)}
+		})
+	}
+	waiting := func(n int) {
+		t.Helper()
+		r.waitFor(fmt.Sprintf("%d of batch wait", n), func() bool { return r.limits().Waiting["batch"] == n })
+	}
+	begin("big", "/up/runs")
+	<-up.arrived
+	begin("big", "/up/first")
+	waiting(1)
+	begin("big", "/up/second")
+	waiting(2)
+	begin("small", "/up/small") // in the place of the second
+	if a := <-answers; a.status != 503 || a.after == "" || !strings.Contains(a.body, "upstream_limit_queue_full") {
+		t.Errorf("big's newest request got %+v, want 503", a)
+	}
+	begin("big", "/up/third")
+	if a := <-answers; a.status != 429 || a.after == "" || !strings.Contains(a.body, "tenant_over_share") {
+		t.Errorf("big's next request got %+v, want 429", a)
+	}
+	r.metric(`warmwire_limit_refusals_total{reason="tenant_over_share",tenant="big",upstream="up"} 1`)
+	if status := r.get("/v1/status"); !strings.Contains(status, `"small"`) || strings.Contains(status, "PLANTED") {
+		t.Errorf("the status has no small, or a token: %s", status)
+	}
+	close(up.answer)
+	calls.Wait()
+	close(answers)
+	for a := range answers {
+		if a.status != 200 {
+			t.Errorf("who waited got %+v", a)
+		}
 	}
 }

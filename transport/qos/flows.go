@@ -42,13 +42,12 @@ type line struct {
 // A waiter is a request in the queue.
 type waiter struct {
 	f       *flow
+	t       Ticket
 	begun   time.Time
 	decided chan struct{} // closed once one of the following is set
 	slot    *slot
 	err     *Error
 }
-
-func (f *flow) ticket() Ticket { return Ticket{f.key.class, f.key.tenant, int(f.weight)} }
 
 // charge moves the flow's next turn by what this one is taken to cost: the time for which
 // its slots are held, by its weight. all stands in for a flow of which nothing is known.

@@ -91,21 +91,21 @@ func (g *Gate) enter(ctx context.Context, t Ticket) (*slot, error) {
 		onStart(t, 0)
 		return s, nil
 	}
-	w, displaced, err := g.enqueue(f, now)
+	w, displaced, err := g.enqueue(f, t, now)
 	g.mu.Unlock()
 	if displaced != nil {
-		onRefuse(displaced.f.ticket(), displaced.err.Reason)
+		onRefuse(displaced.t, displaced.err.Reason)
 	}
 	if err != nil {
 		onRefuse(t, err.Reason)
 		return nil, err
 	}
-	return g.wait(ctx, t, w, limit, onStart, onRefuse)
+	return g.wait(ctx, w, limit, onStart, onRefuse)
 }
 
 // enqueue puts a request into the queue, and starts those that may. displaced is who had
 // to go for it.
-func (g *Gate) enqueue(f *flow, now time.Time) (w, displaced *waiter, err *Error) {
+func (g *Gate) enqueue(f *flow, t Ticket, now time.Time) (w, displaced *waiter, err *Error) {
 	if at := g.paced(now); at.Sub(now) > g.cfg.QueueTimeout {
 		return nil, nil, &Error{Paced, at.Sub(now)}
 	}
@@ -114,14 +114,14 @@ func (g *Gate) enqueue(f *flow, now time.Time) (w, displaced *waiter, err *Error
 			return nil, nil, err
 		}
 	}
-	w = &waiter{f: f, begun: now, decided: make(chan struct{})}
+	w = &waiter{f: f, t: t, begun: now, decided: make(chan struct{})}
 	g.add(w)
 	g.dispatch(now)
 	return w, displaced, nil
 }
 
 // wait waits for what becomes of w.
-func (g *Gate) wait(ctx context.Context, t Ticket, w *waiter, limit time.Duration, onStart func(Ticket, time.Duration), onRefuse func(Ticket, Reason)) (*slot, error) {
+func (g *Gate) wait(ctx context.Context, w *waiter, limit time.Duration, onStart func(Ticket, time.Duration), onRefuse func(Ticket, Reason)) (*slot, error) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	late, left := false, false
@@ -150,10 +150,10 @@ func (g *Gate) wait(ctx context.Context, t Ticket, w *waiter, limit time.Duratio
 		}
 		return nil, context.Cause(ctx)
 	case w.slot != nil:
-		onStart(t, w.slot.begun.Sub(w.begun))
+		onStart(w.t, w.slot.begun.Sub(w.begun))
 		return w.slot, nil
 	case late:
-		onRefuse(t, w.err.Reason)
+		onRefuse(w.t, w.err.Reason)
 	}
 	return nil, w.err // who displaced it has told
 }

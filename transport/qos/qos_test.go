@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -350,5 +351,37 @@ func TestConfigThatCannotWork(t *testing.T) {
 	}
 	if _, err := qos.New(nil, gate, nil); err == nil {
 		t.Error("a layer without a way out is taken")
+	}
+}
+
+// TestManyTenantsAtOnce is for the race detector: everything that a gate does, at once.
+func TestManyTenantsAtOnce(t *testing.T) {
+	var told sync.Map
+	r := newRig(t, func(*http.Request) (*http.Response, error) {
+		return answer(200, whole{strings.NewReader("x")}, "X-Ratelimit-Remaining-Requests", "100", "X-Ratelimit-Limit-Requests", "1000", "X-Ratelimit-Reset-Requests", "1ms"), nil
+	}, qos.Config{Limit: 3, Queue: 4, QueueTimeout: 5 * ms, Adaptive: true, Pace: true, OnRefuse: func(t qos.Ticket, r qos.Reason) { told.Store(t.Tenant, r) }})
+	var work sync.WaitGroup
+	for i := range 16 {
+		work.Go(func() {
+			for n := range 200 {
+				req := request(t)
+				req.Header.Set("Tenant", string(rune('a'+i%5)))
+				req.Header.Set("Class", string(rune('0'+n%3)))
+				req.Header.Set("Weight", string(rune('1'+n%4)))
+				resp, err := r.way.RoundTrip(req)
+				if err == nil {
+					_, _ = io.ReadAll(resp.Body)
+					_ = resp.Body.Close()
+				}
+				if n%50 == 0 {
+					_ = r.gate.State()
+					r.gate.Refused(time.Microsecond)
+				}
+			}
+		})
+	}
+	work.Wait()
+	if st := r.gate.State(); st.Running != [qos.Classes]int{} || st.Waiting != [qos.Classes]int{} {
+		t.Errorf("when all is over %v run and %v wait", st.Running, st.Waiting)
 	}
 }
