@@ -568,3 +568,53 @@ func keyOf(t *testing.T, file string) string {
 	walk("", all)
 	return found.String()
 }
+
+// A host that is listed later is not covered by the authority that apps trust: the start
+// says that it must be rotated and trusted anew, and until then the host is left alone.
+// After a rotation, which a running Warmwire follows, both are intercepted, and whoever
+// trusts the file of the rotation accepts both authorities.
+func TestInterceptedHostThatIsListedLater(t *testing.T) {
+	base, theirs := secureUpstream(t, nil)
+	port := base[strings.LastIndexByte(base, ':'):]
+	state, hosts := t.TempDir(), filepath.Join(t.TempDir(), "hosts")
+	if err := os.WriteFile(hosts, []byte("127.0.0.1 example.com later.example.com\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ca.Open(state+"/ca", ca.Config{Hosts: []string{"later.test"}}); err != nil { // of an earlier list
+		t.Fatal(err)
+	}
+	r := &interceptRig{host: "example.com" + port, rig: startIn(t, state, "", fmt.Sprintf(
+		"upstreams:\n  up: {url: 'https://example.com%s', tls: {ca_file: %s}}\ndns: {hosts_file: %s, cache_file: none}\nintercept: {hosts: [example.com]}\n", port, theirs, hosts))}
+	if text := r.log.String(); !strings.Contains(text, "warmwire ca rotate") || !strings.Contains(text, "must be trusted anew") || !strings.Contains(text, "example.com") {
+		t.Errorf("the log does not say what to do:\n%s", text)
+	}
+	get := func(roots *x509.CertPool) {
+		t.Helper()
+		resp, err := r.through(roots).Get("https://" + r.host + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+	}
+	get(poolOf(t, theirs))
+	r.metric(`warmwire_intercepts_total{result="no_certificate"} 1`)
+
+	authority, err := ca.Open(state+"/ca", ca.Config{Hosts: []string{"example.com"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := authority.Rotate(time.Time{}); err != nil { // as warmwire ca rotate
+		t.Fatal(err)
+	}
+	trusted := x509.NewCertPool()
+	for _, cert := range authority.Certificates() {
+		trusted.AddCert(cert)
+	}
+	for deadline := time.Now().Add(patience); !strings.Contains(r.get("/v1/status"), `"role": "next"`); {
+		if time.Now().After(deadline) {
+			t.Fatal("the running one does not follow")
+		}
+	}
+	get(trusted)
+	r.metric(`warmwire_intercepts_total{result="intercepted"} 1`)
+}
