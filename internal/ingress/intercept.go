@@ -102,7 +102,7 @@ func (e *exchange) intercepted(authority string) string {
 	if i.hosts[host] == nil {
 		return ""
 	}
-	if i.exceptions.Blind(host, time.Now()) {
+	if i.exceptions.Blind(host, 0, time.Now()) {
 		e.s.interceptResult(InterceptLearned)
 		return ""
 	}
@@ -143,8 +143,9 @@ func (e *exchange) intercept(authority, host string, leave func()) {
 	e.live.status.Store(http.StatusOK)
 	interrupt := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	var result InterceptResult
+	var client uint64
 	if err == nil {
-		first, result, err = e.s.intercept.look(conn, first, host)
+		first, result, client, err = e.s.intercept.look(conn, first, host)
 	}
 	if !interrupt() && err == nil {
 		err = context.Cause(ctx)
@@ -164,7 +165,7 @@ func (e *exchange) intercept(authority, host string, leave func()) {
 	case Intercepted:
 		below := &handshakeConn{Conn: &replayConn{conn, first}}
 		inner := tls.Server(below, e.s.intercept.hosts[host].tls)
-		if err := e.handshake(inner, &below.alert, host); err != nil {
+		if err := e.handshake(inner, &below.alert, host, client); err != nil {
 			e.rec.Outcome, e.rec.Cause = OutcomeCutApp, CauseAppLeft
 			if ctx.Err() != nil {
 				e.rec.Outcome, e.rec.Cause = cutCause(ctx, ctx.Err())
@@ -213,17 +214,18 @@ func (e *exchange) serve(c net.Conn, authority, scheme string, result InterceptR
 	})
 }
 
-// look reads until it is clear what the app says first. What it has read is first.
-func (i *interceptor) look(c net.Conn, first []byte, host string) ([]byte, InterceptResult, error) {
+// look reads until it is clear what the app says first, and what kind of client it is.
+// What it has read is first.
+func (i *interceptor) look(c net.Conn, first []byte, host string) ([]byte, InterceptResult, uint64, error) {
 	first = append(make([]byte, 0, max(firstRead, len(first))), first...)
 	begun := time.Now()
 	for {
 		hello, v := intercept.Look(first)
 		switch v {
 		case intercept.HTTP:
-			return first, InterceptPlain, c.SetReadDeadline(time.Time{})
+			return first, InterceptPlain, 0, c.SetReadDeadline(time.Time{})
 		case intercept.Other:
-			return first, InterceptNoTLS, c.SetReadDeadline(time.Time{})
+			return first, InterceptNoTLS, 0, c.SetReadDeadline(time.Time{})
 		case intercept.Client:
 			result := Intercepted
 			switch hello.Fits(host) {
@@ -231,15 +233,19 @@ func (i *interceptor) look(c net.Conn, first []byte, host string) ([]byte, Inter
 				result = InterceptName
 			case intercept.OtherProtocol:
 				result = InterceptALPN
+			default:
+				if i.exceptions.Blind(host, hello.Client, time.Now()) {
+					result = InterceptLearned
+				}
 			}
-			return first, result, c.SetReadDeadline(time.Time{})
+			return first, result, hello.Client, c.SetReadDeadline(time.Time{})
 		}
 		limit := i.cfg.Peek
 		if len(first) > 0 {
 			limit = handshakeLimit
 		}
 		if err := c.SetReadDeadline(begun.Add(limit)); err != nil {
-			return nil, "", err
+			return nil, "", 0, err
 		}
 		if len(first) == cap(first) {
 			first = append(first, make([]byte, len(first))...)[:len(first)]
@@ -250,9 +256,9 @@ func (i *interceptor) look(c net.Conn, first []byte, host string) ([]byte, Inter
 		switch {
 		case n > 0 || err == nil:
 		case errors.As(err, &ne) && ne.Timeout() && time.Since(begun) >= limit, err == io.EOF:
-			return first, InterceptNoTLS, c.SetReadDeadline(time.Time{})
+			return first, InterceptNoTLS, 0, c.SetReadDeadline(time.Time{})
 		default:
-			return nil, "", err
+			return nil, "", 0, err
 		}
 	}
 }
@@ -307,7 +313,7 @@ func (e *exchange) leaveAlone(f *failure) {
 }
 
 // handshake makes the app's handshake, and closes c if it fails.
-func (e *exchange) handshake(c *tls.Conn, alert *intercept.Alert, host string) error {
+func (e *exchange) handshake(c *tls.Conn, alert *intercept.Alert, host string, client uint64) error {
 	ctx, cancel := context.WithTimeout(e.ctx, handshakeLimit)
 	defer cancel()
 	err := c.HandshakeContext(ctx)
@@ -326,7 +332,7 @@ func (e *exchange) handshake(c *tls.Conn, alert *intercept.Alert, host string) e
 		e.s.interceptResult(InterceptFailed)
 		return err
 	}
-	until, learned := e.s.intercept.exceptions.Refused(host, time.Now())
+	until, learned := e.s.intercept.exceptions.Refused(host, client, time.Now())
 	e.s.interceptResult(Untrusted)
 	if learned && e.s.cfg.Hooks.Distrusted != nil {
 		e.s.cfg.Hooks.Distrusted(host, until)

@@ -291,6 +291,9 @@ func TestDistrustOfCurl(t *testing.T) {
 		t.Errorf("the host is not left alone: %v", err)
 	}
 	r.result(InterceptLearned)
+	// Other clients may trust us: nothing changes for them.
+	r.fetch(r.through(r.roots, true), http.MethodGet, "https://"+host+"/", "")
+	r.result(Intercepted)
 }
 
 // TestNodeThatDoesNotTrustUs ends its connection without an alert: that is told, and

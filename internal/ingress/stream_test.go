@@ -64,9 +64,7 @@ func TestBlindInsideHTTP2(t *testing.T) {
 	if len(r.results) != 0 {
 		t.Errorf("counted as %s", <-r.results)
 	}
-	for range refusalsThatCount {
-		r.server.intercept.exceptions.Refused(host, time.Now())
-	}
+	r.server.intercept.exceptions.WantsCertificate(host, time.Now())
 	if out := program(t, node, "testdata/tunnel.mjs", r.addr, host, theirs, "h2"); out != talked {
 		t.Errorf("a host that is left alone: %q", out)
 	}

@@ -4,6 +4,7 @@ package intercept
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -27,14 +28,24 @@ const (
 	ClientCertificate Reason = "client_certificate" // it wants one of the client's own
 )
 
-// maxHosts bounds what is remembered; more hosts cannot be listed.
-const maxHosts = 1000
+// maxRemembered bounds the hosts and kinds of clients that are remembered. At the bound
+// those whose time is over are forgotten, and then nothing new is learned.
+const maxRemembered = 1000
 
-// Exceptions are the listed hosts that are left alone for a while, because clients did
-// not accept our certificate, or the host wants one of theirs. The zero value is empty and ready.
+// everyClient is the kind of client that stands for all of them.
+const everyClient = 0
+
+// Exceptions are the listed hosts that are left alone for a while, because clients of a
+// kind did not accept our certificate, or because the host wants one of theirs. The zero value is empty and ready.
 type Exceptions struct {
-	mu    sync.Mutex // guards hosts and what is in it
-	hosts map[string]*exception
+	mu      sync.Mutex // guards entries and what is in them
+	entries map[subject]*exception
+}
+
+// A subject is a host, and the kind of client for which it is left alone.
+type subject struct {
+	host   string
+	client uint64
 }
 
 type exception struct {
@@ -43,16 +54,25 @@ type exception struct {
 	reason  Reason
 }
 
-// entryLocked returns that of a host, nil if there is no room for another one.
-func (x *Exceptions) entryLocked(host string) *exception {
-	e := x.hosts[host]
-	if e == nil && len(x.hosts) < maxHosts {
-		if x.hosts == nil {
-			x.hosts = make(map[string]*exception)
-		}
-		e = &exception{}
-		x.hosts[host] = e
+// entryLocked returns that of a subject, nil if there is no room for another one.
+func (x *Exceptions) entryLocked(of subject, now time.Time) *exception {
+	e := x.entries[of]
+	if e != nil {
+		return e
 	}
+	if len(x.entries) >= maxRemembered {
+		maps.DeleteFunc(x.entries, func(_ subject, e *exception) bool {
+			return !now.Before(e.until) && now.Sub(e.refused[refusals-1]) > refusalsSpan
+		})
+		if len(x.entries) >= maxRemembered {
+			return nil
+		}
+	}
+	if x.entries == nil {
+		x.entries = make(map[subject]*exception)
+	}
+	e = &exception{}
+	x.entries[of] = e
 	return e
 }
 
@@ -61,7 +81,7 @@ func (x *Exceptions) entryLocked(host string) *exception {
 func (x *Exceptions) WantsCertificate(host string, now time.Time) (until time.Time, learned bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	e := x.entryLocked(host)
+	e := x.entryLocked(subject{host, everyClient}, now)
 	if e == nil {
 		return time.Time{}, false
 	}
@@ -70,12 +90,12 @@ func (x *Exceptions) WantsCertificate(host string, now time.Time) (until time.Ti
 	return e.until, learned
 }
 
-// Refused notes that a client did not accept the certificate of a host. If the host is
-// left alone from now on, it returns until when.
-func (x *Exceptions) Refused(host string, now time.Time) (until time.Time, learned bool) {
+// Refused notes that a client of a kind did not accept the certificate of a host. If the
+// host is left alone for such clients from now on, it returns until when.
+func (x *Exceptions) Refused(host string, client uint64, now time.Time) (until time.Time, learned bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	e := x.entryLocked(host)
+	e := x.entryLocked(subject{host, client}, now)
 	if e == nil {
 		return time.Time{}, false
 	}
@@ -88,12 +108,16 @@ func (x *Exceptions) Refused(host string, now time.Time) (until time.Time, learn
 	return e.until, true
 }
 
-// Blind says whether a host is left alone.
-func (x *Exceptions) Blind(host string, now time.Time) bool {
+// Blind says whether a host is left alone for a kind of client; 0: for all of them.
+func (x *Exceptions) Blind(host string, client uint64, now time.Time) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	e := x.hosts[host]
-	return e != nil && now.Before(e.until)
+	for _, of := range [...]subject{{host, everyClient}, {host, client}} {
+		if e := x.entries[of]; e != nil && now.Before(e.until) {
+			return true
+		}
+	}
+	return false
 }
 
 // An Exception is one host that is left alone.
@@ -101,6 +125,7 @@ type Exception struct {
 	Host   string
 	Until  time.Time
 	Reason Reason
+	Client uint64 // the kind of client (Hello.Client) for which it is; 0 = for all
 }
 
 // List returns those in force, by name.
@@ -108,29 +133,29 @@ func (x *Exceptions) List(now time.Time) []Exception {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	var list []Exception
-	for host, e := range x.hosts {
+	for of, e := range x.entries {
 		if now.Before(e.until) {
-			list = append(list, Exception{host, e.until, e.reason})
+			list = append(list, Exception{of.host, e.until, e.reason, of.client})
 		}
 	}
-	slices.SortFunc(list, func(a, b Exception) int { return cmp.Compare(a.Host, b.Host) })
+	slices.SortFunc(list, func(a, b Exception) int { return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Client, b.Client)) })
 	return list
 }
 
-// Clear forgets what was learned of a host, "" = of all, and returns how many were
+// Clear forgets what was learned of a host, "" = of all, and returns how many hosts were
 // left alone.
 func (x *Exceptions) Clear(host string, now time.Time) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	n := 0
-	for name, e := range x.hosts {
-		if host != "" && name != host {
+	hosts := make(map[string]bool)
+	for of, e := range x.entries {
+		if host != "" && of.host != host {
 			continue
 		}
 		if now.Before(e.until) {
-			n++
+			hosts[of.host] = true
 		}
-		delete(x.hosts, name)
+		delete(x.entries, of)
 	}
-	return n
+	return len(hosts)
 }

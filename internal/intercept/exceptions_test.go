@@ -3,7 +3,6 @@
 package intercept
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -32,22 +31,22 @@ func TestExceptions(t *testing.T) {
 			var x Exceptions
 			for _, d := range tt.refused {
 				now := start.Add(d)
-				if until, learned := x.Refused("a.test", now); learned != (x.Blind("a.test", now) && until.Equal(now.Add(blindFor))) && learned {
+				if until, learned := x.Refused("a.test", 7, now); learned != (x.Blind("a.test", 7, now) && until.Equal(now.Add(blindFor))) && learned {
 					t.Errorf("after %v: learned %v until %v", d, learned, until)
 				}
 			}
 			for _, d := range tt.blind {
-				if !x.Blind("a.test", start.Add(d)) || len(x.List(start.Add(d))) != 1 {
+				if !x.Blind("a.test", 7, start.Add(d)) || len(x.List(start.Add(d))) != 1 {
 					t.Errorf("at %v it is not left alone", d)
 				}
 			}
 			for _, d := range tt.not {
-				if x.Blind("a.test", start.Add(d)) || len(x.List(start.Add(d))) != 0 {
+				if x.Blind("a.test", 7, start.Add(d)) || len(x.List(start.Add(d))) != 0 {
 					t.Errorf("at %v it is left alone", d)
 				}
 			}
-			if x.Blind("b.test", start.Add(10*m)) {
-				t.Error("another host is left alone too")
+			if x.Blind("b.test", 7, start.Add(10*m)) || x.Blind("a.test", 8, start.Add(10*m)) || x.Blind("a.test", 0, start.Add(10*m)) {
+				t.Error("another host, or for another kind of client, is left alone too")
 			}
 		})
 	}
@@ -57,23 +56,30 @@ func TestExceptionsAreListedClearedAndBounded(t *testing.T) {
 	var x Exceptions
 	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 	for _, host := range []string{"b.test", "a.test", "a.test", "b.test", "a.test", "b.test", "c.test"} {
-		x.Refused(host, now)
+		x.Refused(host, 7, now)
 	}
-	want := []Exception{{"a.test", now.Add(time.Hour), Untrusted}, {"b.test", now.Add(time.Hour), Untrusted}}
+	want := []Exception{{"a.test", now.Add(time.Hour), Untrusted, 7}, {"b.test", now.Add(time.Hour), Untrusted, 7}}
 	if got := x.List(now); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if n := x.Clear("a.test", now); n != 1 || x.Blind("a.test", now) || !x.Blind("b.test", now) {
+	if n := x.Clear("a.test", now); n != 1 || x.Blind("a.test", 7, now) || !x.Blind("b.test", 7, now) {
 		t.Errorf("cleared %d, left %v", n, x.List(now))
 	}
 	if n := x.Clear("", now); n != 1 || len(x.List(now)) != 0 {
 		t.Errorf("cleared %d, left %v", n, x.List(now))
 	}
-	for i := range maxHosts + 10 {
-		x.Refused(fmt.Sprint(i), now)
+	for i := range maxRemembered + 10 {
+		x.Refused("a.test", uint64(i), now)
 	}
-	if len(x.hosts) != maxHosts {
-		t.Errorf("%d hosts are remembered", len(x.hosts))
+	if len(x.entries) != maxRemembered {
+		t.Errorf("%d are remembered", len(x.entries))
+	}
+	later := now.Add(refusalsSpan + 1)
+	for range refusals {
+		x.Refused("c.test", 1, later)
+	}
+	if !x.Blind("c.test", 1, later) || len(x.entries) != 1 {
+		t.Errorf("%d are remembered when the time of the others is over", len(x.entries))
 	}
 }
 
@@ -81,19 +87,19 @@ func TestHostThatWantsACertificate(t *testing.T) {
 	var x Exceptions
 	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 	until, learned := x.WantsCertificate("a.test", now)
-	if !learned || !until.Equal(now.Add(time.Hour)) || !x.Blind("a.test", now) || x.Blind("a.test", until) {
+	if !learned || !until.Equal(now.Add(time.Hour)) || !x.Blind("a.test", 7, now) || x.Blind("a.test", 7, until) {
 		t.Errorf("learned %v until %v", learned, until)
 	}
 	if _, learned := x.WantsCertificate("a.test", now.Add(time.Minute)); learned {
 		t.Error("learned twice")
 	}
-	if got := x.List(now.Add(time.Minute)); len(got) != 1 || got[0] != (Exception{"a.test", now.Add(61 * time.Minute), ClientCertificate}) {
+	if got := x.List(now.Add(time.Minute)); len(got) != 1 || got[0] != (Exception{"a.test", now.Add(61 * time.Minute), ClientCertificate, 0}) {
 		t.Errorf("listed %v", got)
 	}
 	if _, learned := x.WantsCertificate("a.test", now.Add(2*time.Hour)); !learned {
 		t.Error("not learned again after its time")
 	}
-	if n := x.Clear("a.test", now.Add(2*time.Hour)); n != 1 || x.Blind("a.test", now.Add(2*time.Hour)) {
+	if n := x.Clear("a.test", now.Add(2*time.Hour)); n != 1 || x.Blind("a.test", 7, now.Add(2*time.Hour)) {
 		t.Errorf("cleared %d", n)
 	}
 }

@@ -4,6 +4,7 @@ package intercept
 
 import (
 	"encoding/binary"
+	"hash/fnv"
 	"slices"
 	"strings"
 )
@@ -23,6 +24,9 @@ const (
 type Hello struct {
 	ServerName string   // "" = none
 	Protocols  []string // ALPN, as offered; nil = none
+	// Client stands for the kind of client: one library in one configuration offers the same
+	// each time. Never 0 if there is a ClientHello.
+	Client uint64
 }
 
 const (
@@ -146,18 +150,20 @@ func parse(b []byte) (h Hello, ok bool) {
 	c := cursor{b, true}
 	c.take(2 + 32) // version, random
 	c.vector(1)    // session id
-	c.vector(2)    // cipher suites
-	c.vector(1)    // compression
+	suites := c.vector(2)
+	c.vector(1) // compression
 	if c.ok && len(c.b) == 0 {
-		return Hello{}, true // no extensions
+		return Hello{Client: kindOf(suites, nil)}, true // no extensions
 	}
 	extensions := cursor{c.vector(2), true}
 	if !c.ok || len(c.b) != 0 {
 		return Hello{}, false
 	}
 	var names, protocols bool
+	var kinds []uint16
 	for len(extensions.b) > 0 {
 		kind := extensions.number()
+		kinds = append(kinds, uint16(kind))
 		body := cursor{extensions.vector(2), true}
 		switch {
 		case !extensions.ok:
@@ -177,8 +183,31 @@ func parse(b []byte) (h Hello, ok bool) {
 			return Hello{}, false
 		}
 	}
+	h.Client = kindOf(suites, kinds)
 	return h, true
 }
+
+// Extensions that one client sends at times: padding, pre_shared_key, early_data, cookie.
+var fleeting = [...]uint16{21, 41, 42, 44}
+
+// kindOf hashes what a client can do. Browsers put extensions in a new order each time, and
+// values without a meaning among them (RFC 8701).
+func kindOf(suites []byte, kinds []uint16) uint64 {
+	kinds = slices.DeleteFunc(kinds, func(k uint16) bool { return grease(k) || slices.Contains(fleeting[:], k) })
+	slices.Sort(kinds)
+	sum := fnv.New64a()
+	for i := 0; i+1 < len(suites); i += 2 {
+		if s := binary.BigEndian.Uint16(suites[i:]); !grease(s) {
+			_, _ = sum.Write(suites[i : i+2])
+		}
+	}
+	for _, k := range kinds {
+		_, _ = sum.Write([]byte{byte(k >> 8), byte(k)})
+	}
+	return max(1, sum.Sum64())
+}
+
+func grease(v uint16) bool { return v&0x0f0f == 0x0a0a && byte(v>>8) == byte(v) }
 
 // A cursor reads from b until something is missing.
 type cursor struct {

@@ -134,19 +134,47 @@ func TestFits(t *testing.T) {
 		host  string
 		want  string
 	}{
-		{"the host", Hello{"API.test", []string{"h2", "http/1.1"}}, "api.test", ""},
+		{"the host", Hello{ServerName: "API.test", Protocols: []string{"h2", "http/1.1"}}, "api.test", ""},
 		{"no name, no protocols", Hello{}, "127.0.0.1", ""},
-		{"HTTP among others", Hello{"api.test", []string{"grease", "http/1.1"}}, "api.test", ""},
-		{"another host", Hello{"other.test", nil}, "api.test", OtherName},
-		{"the public name of ECH", Hello{"ech.test", []string{"h2"}}, "api.test", OtherName},
-		{"a name below", Hello{"x.api.test", nil}, "api.test", OtherName},
-		{"no HTTP", Hello{"api.test", []string{"acme-tls/1"}}, "api.test", OtherProtocol},
-		{"HTTP/1.0", Hello{"api.test", []string{"http/1.0"}}, "api.test", OtherProtocol},
+		{"HTTP among others", Hello{ServerName: "api.test", Protocols: []string{"grease", "http/1.1"}}, "api.test", ""},
+		{"another host", Hello{ServerName: "other.test", Protocols: nil}, "api.test", OtherName},
+		{"the public name of ECH", Hello{ServerName: "ech.test", Protocols: []string{"h2"}}, "api.test", OtherName},
+		{"a name below", Hello{ServerName: "x.api.test", Protocols: nil}, "api.test", OtherName},
+		{"no HTTP", Hello{ServerName: "api.test", Protocols: []string{"acme-tls/1"}}, "api.test", OtherProtocol},
+		{"HTTP/1.0", Hello{ServerName: "api.test", Protocols: []string{"http/1.0"}}, "api.test", OtherProtocol},
 	}
 	for _, tt := range tests {
 		if got := tt.hello.Fits(tt.host); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
+	}
+}
+
+// TestAKindOfClientIsKnownAgain compares ClientHellos of different configurations, and of
+// one in several connections.
+func TestAKindOfClientIsKnownAgain(t *testing.T) {
+	configs := map[string]*tls.Config{
+		"plain": {ServerName: "api.test"}, "HTTP/2": {ServerName: "api.test", NextProtos: []string{"h2"}}, "1.2": {ServerName: "api.test", MaxVersion: tls.VersionTLS12},
+		"one suite": {ServerName: "api.test", MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}},
+	}
+	seen := map[uint64]string{}
+	for name, cfg := range configs {
+		first, _ := Look(clientHello(t, cfg))
+		again, _ := Look(clientHello(t, cfg))
+		cfg = cfg.Clone()
+		cfg.ServerName = "other.test"
+		other, _ := Look(clientHello(t, cfg))
+		if first.Client == 0 || again.Client != first.Client || other.Client != first.Client {
+			t.Errorf("%s: %x, %x, for another host %x", name, first.Client, again.Client, other.Client)
+		}
+		if was, ok := seen[first.Client]; ok {
+			t.Errorf("%s is taken for %s", name, was)
+		}
+		seen[first.Client] = name
+	}
+	a := kindOf([]byte{0x0a, 0x0a, 0x13, 0x01}, []uint16{0x1a1a, 0, 16, 41})
+	if b := kindOf([]byte{0x13, 0x01, 0x3a, 0x3a}, []uint16{16, 21, 0, 0xfafa}); a != b {
+		t.Errorf("%x and %x, which differ in order, GREASE and fleeting extensions only", a, b)
 	}
 }
 

@@ -51,7 +51,7 @@ func (s *Sidecar) interceptTrouble() func(host string, err error) {
 
 // distrusted says once that a host is left alone, and what mends it.
 func (s *Sidecar) distrusted(host string, until time.Time) {
-	s.log.Warn("apps do not accept Warmwire's certificate: the host is tunnelled untouched for a while. Make them trust it "+
+	s.log.Warn("apps do not accept Warmwire's certificate: for apps of their kind the host is tunnelled untouched for a while. Make them trust it "+
 		"(warmwire ca install, or warmwire ca path for those with certificates of their own), then POST /v1/intercept/clear; "+
 		"or list the host in intercept.blind", "host", host, "until", until.UTC().Format(time.RFC3339))
 }
@@ -73,7 +73,8 @@ type interceptStatus struct {
 type exceptionStatus struct {
 	Host   string    `json:"host"`
 	Until  time.Time `json:"until"`
-	Reason string    `json:"reason"` // untrusted or client_certificate
+	Reason string    `json:"reason"`           // untrusted or client_certificate
+	Client string    `json:"client,omitempty"` // the kind of client for which it is, a hash of its ClientHello; "" = for all
 }
 
 type authorityStatus struct {
@@ -88,7 +89,11 @@ func (s *Sidecar) interceptStatus() *interceptStatus {
 	}
 	st := &interceptStatus{Hosts: slices.Clone(s.intercepted), Blind: []exceptionStatus{}}
 	for _, e := range s.ingress.Exceptions() {
-		st.Blind = append(st.Blind, exceptionStatus{e.Host, e.Until.UTC(), string(e.Reason)})
+		one := exceptionStatus{Host: e.Host, Until: e.Until.UTC(), Reason: string(e.Reason)}
+		if e.Client != 0 {
+			one.Client = fmt.Sprintf("%016x", e.Client)
+		}
+		st.Blind = append(st.Blind, one)
 	}
 	states, err := s.authority.States()
 	if err != nil {
