@@ -276,6 +276,28 @@ func (t *Transport) Keep(u *url.URL) error {
 	return nil
 }
 
+// KeepOnly keeps Config.Pool.Warm connections to the origin of each u ready from now on,
+// and none to any other.
+func (t *Transport) KeepOnly(us ...*url.URL) error {
+	kept := make(map[*origin]bool, len(us))
+	var err error
+	for _, u := range us {
+		o, oerr := t.origin(u)
+		if oerr != nil {
+			err = errors.Join(err, oerr)
+			continue
+		}
+		kept[o] = true
+		o.pool.Keep(t.cfg.Pool.Warm)
+	}
+	for _, o := range t.each() {
+		if !kept[o] {
+			o.pool.Keep(0)
+		}
+	}
+	return err
+}
+
 // each returns the origins there are.
 func (t *Transport) each() []*origin {
 	t.mu.Lock()

@@ -35,6 +35,7 @@ func (p *parser) check(cfg *Config, origin func(upstream, key string) (int, stri
 		c.retry(u)
 		c.unreachableRules(u)
 		c.limits(u)
+		c.endpoints(u)
 		c.protocols(u)
 		c.headers(u)
 		c.files(u)

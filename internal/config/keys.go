@@ -20,6 +20,9 @@ const (
 	kMap      kind = "map of strings"
 	kShares   kind = "map of numbers"
 	kRules    kind = "list of rules"
+
+	kEndpoints kind = "list of endpoints"
+	kWeights   kind = "map of weights"
 )
 
 // A key is one setting. This table is the only list of them: loading, the
@@ -92,13 +95,29 @@ var topKeys = []key{
 
 // ownOnly are settings that cannot stand under defaults: one provider's key must
 // not go to all others.
-var ownOnly = []string{"url", "disabled", "headers.set"}
+var ownOnly = []string{"url", "disabled", "endpoints", "headers.set", "routing.weights", "routing.drain"}
 
 // upstreamKeys are the settings of one upstream; all but ownOnly may also stand
 // under defaults.
 var upstreamKeys = []key{
 	{path: "url", kind: kText, doc: "Base URL of the API; its path is put before base-URL targets. Needed unless the name is a built-in one."},
 	{path: "disabled", kind: kBool, def: "false", doc: "Drop a built-in upstream."},
+	{path: "endpoints", kind: kEndpoints, def: "[]", doc: "Several servers of the same API, such as [{url: https://a.example.com, weight: 2}, {url: https://b.example.com, name: b}]: each attempt goes to one of them, with its host as Host; the path is that of url, which then gets nothing itself and may be left out. See docs/routing.md."},
+	{path: "routing.algorithm", kind: kText, def: "latency", options: []string{"latency", "least_request", "round_robin"}, doc: "How an endpoint is chosen. latency: of two drawn by weight the one that is expected to give its first byte sooner; least_request: the one with fewer requests for its weight; round_robin: in turn, by weight."},
+	{path: "routing.weights", kind: kWeights, def: "{}", doc: "Weights by an endpoint's name (its host and port if it has none), instead of those of endpoints."},
+	{path: "routing.drain", kind: kList, def: "[]", doc: "Endpoints, by name, that get nothing new; what they have goes on to its end."},
+	{path: "routing.affinity", kind: kText, doc: "A field of requests, such as X-Session-Id: requests with the same value go to the same endpoint, where their prompt is cached, while it has room (routing.affinity_bound). Without the field they go as routing.algorithm says."},
+	{path: "routing.affinity_bound", kind: kNumber, def: "1.25", doc: "An endpoint has at most this times its fair share of the requests that run; what goes beyond moves to the next one for that value."},
+	{path: "routing.slow_start", kind: kDuration, def: "30s", doc: "An endpoint that is new, or back, gets its full weight after this long. 0s = at once."},
+	{path: "routing.eject_after", kind: kInt, def: "5", zero: true, doc: "So many failures in a row leave an endpoint out: no connection, 500, 502, 503, 504, 529, broken answers, limits that passed. One more when it is back. 0 = never."},
+	{path: "routing.eject_time", kind: kDuration, def: "10s", doc: "For how long at first; each further time it is twice as long."},
+	{path: "routing.eject_max_time", kind: kDuration, def: "5m", doc: "And at most."},
+	{path: "routing.eject_share", kind: kNumber, def: "0.5", doc: "The share of an upstream's endpoints that may be left out at once, rounded down."},
+	{path: "routing.eject_slow", kind: kNumber, def: "0", doc: "First bytes that take longer than this times what those of the other endpoints take (their median), and 100ms longer, count as failures too. 0 = they do not."},
+	{path: "routing.load_path", kind: kText, doc: "Where endpoints show their load as Prometheus text, such as /metrics of vLLM: requests waiting (vllm:num_requests_waiting) and cache use (vllm:kv_cache_usage_perc, vllm:gpu_cache_usage_perc), smoothed over 5s. Read in the background, never while a request waits. Default: nowhere."},
+	{path: "routing.load_interval", kind: kDuration, def: "1s", doc: "How often."},
+	{path: "routing.probe_path", kind: kText, doc: "What each endpoint is asked for now and then, such as /health: two answers in a row that are none of 2xx leave it out until one is. Default: nothing."},
+	{path: "routing.probe_interval", kind: kDuration, def: "10s", doc: "How often."},
 	{path: "dialect", kind: kText, def: "auto", options: []string{"auto", "openai", "anthropic", "gemini", "none"}, doc: "How its streams are read and our errors are shaped."},
 	{path: "protocols", kind: kList, def: "[h2, http/1.1]", options: []string{"h2", "http/1.1", "h3"}, doc: "Allowed protocols. h3 is used where the API offers it (Alt-Svc, HTTPS records): it gets a head start of 100 ms before TCP, and is left alone for minutes where UDP does not pass; it needs one of the others beside it."},
 	{path: "headers.set", kind: kMap, def: "{}", secret: true, doc: "Fields set on each request, such as Authorization: \"Bearer ${OPENAI_API_KEY}\". The port then serves only this user, listen.allow_uids or listen.token."},

@@ -137,6 +137,9 @@ upstreams:
     priority: batch
     classes: [{path: /v1/x*, class: interactive}]
     pool: {warm: 2, max_connections: 3, max_h1_connections: 4, max_streams: 5, idle_timeout: 6s, queue_timeout: 7s}
+    endpoints: [{url: 'https://b.test:2', weight: 3, name: b}, {url: 'https://c.test'}]
+    routing: {algorithm: round_robin, weights: {b: 2.5}, drain: ['c.test'], affinity: X-S, affinity_bound: 2, slow_start: 9s, eject_after: 2, eject_time: 3s,
+      eject_max_time: 4s, eject_share: 0.25, eject_slow: 3, load_path: /m, load_interval: 2s, probe_path: /h, probe_interval: 3s}
     limits: {concurrency: 9, adaptive: true, floor: 3, pace: true, queue: 8, queue_timeout: 4s}
     buffer: {stream_limit: 64KiB, policy: spool, spool_limit: 34MiB, stall_timeout: 12s}
     heartbeat: {mode: fixed, min_interval: 6s, max_interval: 7s, timeout: 8s, sse_comments: 20s, search: false}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -100,7 +101,8 @@ type value struct {
 	list []string          // lists
 	dict map[string]string // maps
 
-	rules []ClassRule
+	rules     []ClassRule
+	endpoints []Endpoint
 }
 
 // Parse reads data; name stands for it in messages.
@@ -334,6 +336,9 @@ func (p *parser) scalar(n *yaml.Node, path string, k *key) {
 	case kRules:
 		p.rules(n, path, k)
 		return
+	case kEndpoints:
+		p.readEndpoints(n, path)
+		return
 	case kList, kInts:
 		if n.Kind != yaml.SequenceNode {
 			p.addf(n.Line, path, "needs a list: [a, b]")
@@ -345,7 +350,7 @@ func (p *parser) scalar(n *yaml.Node, path string, k *key) {
 				v.list, raw.list = append(v.list, text), append(raw.list, item.Value)
 			}
 		}
-	case kMap, kShares:
+	case kMap, kShares, kWeights:
 		if n.Kind != yaml.MappingNode {
 			p.addf(n.Line, path, "needs names with values")
 			return
@@ -413,6 +418,12 @@ func (k *key) accepts(v value) error {
 		}
 	case kShares:
 		return k.acceptsShares(v.dict)
+	case kWeights:
+		for _, name := range slices.Sorted(maps.Keys(v.dict)) {
+			if _, ok := weight(v.dict[name]); !ok {
+				return fmt.Errorf("%s: %q is no weight, above 0 to %v: to take an endpoint out use routing.drain", name, v.dict[name], maxWeight)
+			}
+		}
 	case kInts:
 		for _, s := range v.list {
 			if _, perr := strconv.ParseUint(s, 10, 32); perr != nil {

@@ -133,6 +133,7 @@ func (p *parser) resolveUpstream(name string) (Upstream, bool) {
 		Priority: val("priority").text, Classes: val("classes").rules,
 		Pool: Pool{number(val("pool.warm").text), number(val("pool.max_connections").text), number(val("pool.max_h1_connections").text),
 			number(val("pool.max_streams").text), duration(val("pool.idle_timeout").text), duration(val("pool.queue_timeout").text)},
+		Endpoints: val("endpoints").endpoints, Routing: p.routing(name),
 		Limits:   p.limits(name),
 		Timeouts: p.timeouts(name), Buffer: p.buffer(name), Retry: p.retry(name),
 		Resume: val("resume").text == "true", Reconnect: val("reconnect").text == "true", WebSocketHTTP2: val("websocket_http2").text == "true",
@@ -155,6 +156,10 @@ func (p *parser) resolveUpstream(name string) (Upstream, bool) {
 				raw = b.url
 			}
 		}
+	}
+	u.weights()
+	if len(u.Endpoints) > 0 && raw == "" {
+		raw, line = u.Endpoints[0].URL.String(), val("endpoints").line
 	}
 	path := join(join("upstreams", name), "url")
 	if raw == "" {
@@ -251,7 +256,9 @@ func (p *parser) get(keys []key, path, full string) value {
 		}
 	case kRules:
 		v = value{rules: []ClassRule{}}
-	case kMap, kShares:
+	case kEndpoints:
+		v = value{endpoints: []Endpoint{}}
+	case kMap, kShares, kWeights:
 		v = value{dict: map[string]string{}}
 	}
 	return v

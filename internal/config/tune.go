@@ -15,7 +15,7 @@ import (
 // dot at the end stands for a section.
 var (
 	tunableTop      = []string{"limits.memory", "log.level", "log.access.sample", "drain."}
-	tunableUpstream = []string{"timeouts.", "priority", "classes", "limits.", "pool.", "buffer.", "retry.", "resume", "reconnect", "websocket_http2", "reattach.", "heartbeat.", "error_event", "protocols", "congestion_control"}
+	tunableUpstream = []string{"timeouts.", "priority", "classes", "limits.", "routing.", "pool.", "buffer.", "retry.", "resume", "reconnect", "websocket_http2", "reattach.", "heartbeat.", "error_event", "protocols", "congestion_control"}
 )
 
 func tunable(list []string, path string) bool {

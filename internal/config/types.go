@@ -62,6 +62,8 @@ func (a Admin) Enabled() bool { return a.Address != "" && a.Address != "none" }
 type Upstream struct {
 	Name              string
 	URL               *url.URL
+	Endpoints         []Endpoint // none: URL is where it is
+	Routing           Routing
 	CongestionControl string // "" = the system's
 	QlogDir           string // "" = none
 	Dialect           string // openai, anthropic, gemini or none

@@ -143,7 +143,7 @@ func (c *Config) Show() []byte {
 			headers[name] = hidden
 		}
 		ups[u.Name] = map[string]any{
-			"url": u.URL.String(), "dialect": u.Dialect, "congestion_control": u.CongestionControl, "qlog_dir": u.QlogDir, "protocols": u.Protocols, "headers": map[string]any{"set": headers},
+			"url": u.URL.String(), "endpoints": showEndpoints(u.Endpoints), "routing": u.Routing.show(), "dialect": u.Dialect, "congestion_control": u.CongestionControl, "qlog_dir": u.QlogDir, "protocols": u.Protocols, "headers": map[string]any{"set": headers},
 			"error_event": u.ErrorEvent, "priority": u.Priority, "classes": showRules(u.Classes), "pool": u.Pool.show(), "limits": u.Limits.show(),
 			"timeouts": u.Timeouts.show(), "buffer": u.Buffer.show(), "retry": u.Retry.show(), "resume": u.Resume, "reconnect": u.Reconnect, "websocket_http2": u.WebSocketHTTP2,
 			"heartbeat": map[string]any{"mode": u.Heartbeat.Mode, "min_interval": u.Heartbeat.MinInterval.String(), "max_interval": u.Heartbeat.MaxInterval.String(),
@@ -278,6 +278,13 @@ func (k *key) schema() map[string]any {
 	case kRules:
 		s = map[string]any{"type": "array", "items": map[string]any{"type": "object", "additionalProperties": false, "required": []string{"path", "class"},
 			"properties": map[string]any{"path": map[string]any{"type": "string", "pattern": `^/[^*?# ]*\*?$`}, "class": map[string]any{"enum": k.options}}}}
+	case kEndpoints:
+		s = map[string]any{"type": "array", "items": map[string]any{"type": "object", "additionalProperties": false, "required": []string{"url"},
+			"properties": map[string]any{"url": map[string]any{"type": "string"}, "name": map[string]any{"type": "string"},
+				"weight": map[string]any{"anyOf": []any{map[string]any{"type": "number", "exclusiveMinimum": 0, "maximum": maxWeight}, variable}}}}}
+	case kWeights:
+		s = map[string]any{"type": "object", "additionalProperties": map[string]any{"anyOf": []any{
+			map[string]any{"type": "number", "exclusiveMinimum": 0, "maximum": maxWeight}, variable}}}
 	case kText:
 		if len(k.options) > 0 {
 			s = map[string]any{"enum": k.options}
@@ -292,7 +299,7 @@ func (k *key) schema() map[string]any {
 		s["default"] = k.def == "true"
 	case k.kind == kInt || k.kind == kNumber:
 		s["default"] = json.Number(k.def)
-	case k.def != "" && k.kind != kList && k.kind != kInts && k.kind != kMap && k.kind != kShares && k.kind != kRules:
+	case k.def != "" && !slices.Contains([]kind{kList, kInts, kMap, kShares, kWeights, kRules, kEndpoints}, k.kind):
 		s["default"] = k.def
 	}
 	return s
@@ -313,7 +320,7 @@ func Markdown() []byte {
 	}
 	b.WriteString(markdownHead)
 	table(topKeys)
-	b.WriteString("\n## Upstreams\n\nEach stands under `upstreams.<name>`; all but `url`, `disabled` and `headers.set` may also stand under `defaults`, for all upstreams.\n\n")
+	b.WriteString("\n## Upstreams\n\nEach stands under `upstreams.<name>`; all but `url`, `disabled`, `endpoints`, `headers.set`, `routing.weights` and `routing.drain` may also stand under `defaults`, for all upstreams.\n\n")
 	table(upstreamKeys)
 	b.WriteString("\nBuilt in:\n\n| name | url |\n|---|---|\n")
 	for _, u := range builtins {

@@ -33,6 +33,10 @@ type limitError struct {
 	setting string
 }
 
+// Timeout says that whoever should have sent something did not: a total that was too short
+// for an answer is nobody's fault.
+func (e *limitError) Timeout() bool { return e == errIdle || e == errFirstToken }
+
 func (e *limitError) Error() string {
 	return "the limit " + e.setting + " passed"
 }

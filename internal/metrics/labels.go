@@ -24,7 +24,7 @@ func (s set) of(v string) string {
 }
 
 // labels are the closed sets; upstream names come from the configuration.
-type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust, attempt, decision, resumed, side, api, warning, intercept, class, denial, fault set }
+type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust, attempt, decision, resumed, side, api, warning, intercept, class, denial, fault, endpointResult, ejection set }
 
 func newLabels() labels {
 	return labels{
@@ -44,12 +44,14 @@ func newLabels() labels {
 		resumed: newSet("resumed", "failed", "refused", "too_large", "no_memory", "app_gone"),
 		decision: newSet("retried", "disabled", "forbidden", "exhausted", "budget", "not_replayable", "too_long", "deadline", "app_gone",
 			"hedged", "hedge_won", "hedge_lost"),
-		intercept: newSet("intercepted", "plain", "no_tls", "other_name", "other_protocol", "learned", "no_certificate", "untrusted", "left", "failed"),
-		fault:     newSet("slow_provider", "network", "slow_reader", "buffering_hop"),
-		denial:    denials(),
-		cause:     causes(),
-		reason:    reasons(),
-		malformed: malformedCodes(),
+		endpointResult: newSet("ok", "error", "connect", "stall", "left"),
+		ejection:       newSet("error", "connect", "stall", "slow", "probe"),
+		intercept:      newSet("intercepted", "plain", "no_tls", "other_name", "other_protocol", "learned", "no_certificate", "untrusted", "left", "failed"),
+		fault:          newSet("slow_provider", "network", "slow_reader", "buffering_hop"),
+		denial:         denials(),
+		cause:          causes(),
+		reason:         reasons(),
+		malformed:      malformedCodes(),
 	}
 }
 

@@ -44,6 +44,7 @@ type Metrics struct {
 	conns                                                                                                                       *connections
 	parts                                                                                                                       *parts
 	limits                                                                                                                      *limits
+	endpoints                                                                                                                   *endpoints
 	dropped                                                                                                                     atomic.Pointer[func() uint64]
 	used, limit                                                                                                                 atomic.Pointer[func() int64] // of the memory budget
 
@@ -116,6 +117,7 @@ func New(cfg Config) *Metrics {
 	m.perChunk = histogram("time_per_output_chunk_seconds", "(last - first) / (chunks - 1) of one stream.", chunkBuckets, "upstream")
 	m.conns = newConnections(m)
 	m.limits = newLimits(m, counter)
+	m.endpoints = newEndpoints(m, counter)
 	m.streams = gauge("streams_open", "Requests, tunnels and WebSockets that run.", "mode")
 	m.appConns = prometheus.NewGauge(prometheus.GaugeOpts{Name: "warmwire_app_connections", Help: "Open connections of apps."})
 	m.acceptErrors = prometheus.NewCounter(prometheus.CounterOpts{Name: "warmwire_accept_errors_total", Help: "Connections that could not be accepted."})
@@ -245,7 +247,7 @@ func (m *Metrics) SetUpstreams(names []string) {
 		}
 		l := prometheus.Labels{"upstream": name}
 		for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.untrusted, m.pauses, m.retries, m.resumes, m.probes, m.alarms, m.rtt, m.interval, m.ending, m.limits.waits, m.limits.seconds, m.limits.refusals, m.parts.seconds, m.parts.faults,
+			m.requests, m.interruptions, m.handshakes, m.verdicts, m.tokens, m.duration, m.phase, m.ttft, m.perChunk, m.untrusted, m.pauses, m.retries, m.resumes, m.probes, m.alarms, m.rtt, m.interval, m.ending, m.limits.waits, m.limits.seconds, m.limits.refusals, m.parts.seconds, m.parts.faults, m.endpoints.done, m.endpoints.ejected,
 		} {
 			v.DeletePartialMatch(l)
 		}

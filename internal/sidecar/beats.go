@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
@@ -67,9 +66,9 @@ func beatConfig(h config.Heartbeat, app bool) heartbeat.BeatConfig {
 	}
 }
 
-// heartbeats makes those of one WebSocket to u. direct says that no parent proxy is
-// between: whose kernel says nothing of the API's.
-func (s *Sidecar) heartbeats(u config.Upstream, way *transport.Transport, direct bool) func(io.ReadWriteCloser) *ingress.Heartbeats {
+// heartbeats makes those of one WebSocket to u. The kernel of a parent proxy says nothing of
+// the API's.
+func (s *Sidecar) heartbeats(u config.Upstream, way *transport.Transport, pick picker) func(io.ReadWriteCloser) *ingress.Heartbeats {
 	return func(socket io.ReadWriteCloser) *ingress.Heartbeats {
 		h := s.heartbeatOf(u)
 		if h.Mode == "off" {
@@ -80,12 +79,12 @@ func (s *Sidecar) heartbeats(u config.Upstream, way *transport.Transport, direct
 			return &legBeat{s: s, upstream: u.Name, app: app, verdict: heartbeat.Alive,
 				beat: heartbeat.NewBeat(beatConfig(h, app), path, now, rand.Float64)}
 		}
-		origin := &url.URL{Scheme: u.URL.Scheme, Host: u.URL.Host}
+		origin := originOf(u, socket)
 		path := s.beats.paths.Path(networkID(), origin.String())
 		app, up := beat(true, nil), &upBeat{legBeat: beat(false, path)}
 		up.reach = func(ctx context.Context) error { return way.Reach(ctx, origin) }
 		if sock, ok := socket.(transport.Socket); ok {
-			if conn := sock.Watch(); direct {
+			if conn := sock.Watch(); pick.direct(authority(origin)) {
 				up.conn = conn
 			}
 		}

@@ -77,7 +77,7 @@ func (s *Sidecar) buildTable(cfg *config.Config, tenants *tenant.Book, old map[s
 			Name: u.Name, URL: u.URL, Dialect: dialect.Kind(u.Dialect), Transport: b.layers.first, SetHeaders: set,
 			FirstToken: time.Duration(u.Timeouts.FirstToken), Idle: time.Duration(u.Timeouts.Idle), Total: time.Duration(u.Timeouts.Total),
 			Stall: time.Duration(u.Buffer.StallTimeout), Priority: u.Priority, Classes: pathClasses(u), ErrorEvent: u.ErrorEvent,
-			Heartbeats: s.heartbeats(u, b.transport, pick.direct(authority(u.URL))), ReadAhead: int(u.Buffer.StreamLimit), Comments: time.Duration(u.Heartbeat.SSEComments), Spool: s.spool(cfg, u), Reattach: s.reattach(cfg, u),
+			Heartbeats: s.heartbeats(u, b.transport, pick), ReadAhead: int(u.Buffer.StreamLimit), Comments: time.Duration(u.Heartbeat.SSEComments), Spool: s.spool(cfg, u), Reattach: s.reattach(cfg, u),
 		})
 	}
 	if err := s.buildForward(cfg, t, ups, pick, old[forwardName]); err != nil {
@@ -126,7 +126,11 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 	}
 	limits := u.Timeouts
 	limits.FirstToken, limits.Idle, limits.Total = 0, 0, 0 // not the transport's
-	made := fmt.Sprintf("%s %v %v %+v %v %+v %+v %v %q %q %q", u.URL, u.Builtin, u.Protocols, u.Pool, u.Buffer.StreamLimit, limits, u.TLS, u.WebSocketHTTP2, u.CongestionControl+" "+u.QlogDir, cfg.ParentProxy, cfg.NoProxy)
+	where := u.URL.String()
+	if len(u.Endpoints) > 0 { // it serves any of them
+		where = "endpoints"
+	}
+	made := fmt.Sprintf("%s %v %v %+v %v %+v %+v %v %q %q %q", where, u.Builtin, u.Protocols, u.Pool, u.Buffer.StreamLimit, limits, u.TLS, u.WebSocketHTTP2, u.CongestionControl+" "+u.QlogDir, cfg.ParentProxy, cfg.NoProxy)
 	for _, f := range files {
 		made += fmt.Sprintf(" %x", sha256.Sum256(f))
 	}
@@ -200,7 +204,7 @@ func keepWarm(cfg *config.Config, ups map[string]*built) error {
 	var err error
 	for _, u := range cfg.Upstreams {
 		if !u.Builtin {
-			err = errors.Join(err, ups[u.Name].transport.Keep(u.URL))
+			err = errors.Join(err, ups[u.Name].transport.KeepOnly(reached(u)...))
 		}
 	}
 	return err
@@ -354,6 +358,7 @@ func (s *Sidecar) reloadLocked(tuned map[string]string) error {
 	}
 	s.shown.Store(&shown{cfg, ups, who.book, tuned})
 	s.useCallers(who, cfg)
+	s.setRoutes(cfg, ups)
 	for _, u := range cfg.Upstreams {
 		_ = ups[u.Name].transport.SetHeartbeat(watchConfig(u.Heartbeat)) // was found good
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/warmwire/warmwire/transport/qos"
 	"github.com/warmwire/warmwire/transport/resume"
 	"github.com/warmwire/warmwire/transport/retry"
+	"github.com/warmwire/warmwire/transport/route"
 )
 
 // layers is what stands between the way in and a transport, and what it was built
@@ -22,17 +23,24 @@ type layers struct {
 	inner http.RoundTripper // what made describes: all but the gate
 	gate  *qos.Gate         // nil = no limits
 	retry *retry.Transport
+	route *route.Transport // nil: one endpoint
 }
 
 // stack puts the layers on the way to u: a request passes them from the last line up.
 // Those of old are kept if they would come out the same, with what they have learned.
 func (s *Sidecar) stack(u config.Upstream, way *transport.Transport, old *built) (layers, error) {
-	made := fmt.Sprintf("%p %+v %v %v", way, u.Retry, u.Resume, u.Reconnect)
+	made := fmt.Sprintf("%p %+v %v %v %v", way, u.Retry, u.Resume, u.Reconnect, len(u.Endpoints) > 0)
 	if old != nil && old.layers.made == made {
 		return s.limited(u, old.layers, old)
 	}
 	l := layers{made: made, first: way}
 	var err error
+	if l.route, err = s.routed(u, way, old); err != nil {
+		return layers{}, err
+	}
+	if l.route != nil {
+		l.first = l.route
+	}
 	if l.retry, err = retry.New(l.first, s.retryConfig(u)); err != nil {
 		return layers{}, err
 	}
@@ -51,6 +59,9 @@ func (s *Sidecar) stack(u config.Upstream, way *transport.Transport, old *built)
 	}
 	if err != nil {
 		return layers{}, err
+	}
+	if l.route != nil { // it keeps the attempts of one request together
+		l.first = route.Calls(l.first)
 	}
 	l.inner = l.first
 	return s.limited(u, l, old)

@@ -54,12 +54,14 @@ func KeptNames(cfg *config.Config) []string {
 		return nil
 	}
 	for _, u := range cfg.Upstreams {
-		host := u.URL.Hostname()
-		if _, err := netip.ParseAddr(host); u.Builtin || err == nil || host == "localhost" || strings.HasSuffix(host, ".localhost") {
-			continue
-		}
-		if pick.direct(authority(u.URL)) && !slices.Contains(out, host) {
-			out = append(out, host)
+		for _, at := range reached(u) {
+			host := at.Hostname()
+			if _, err := netip.ParseAddr(host); u.Builtin || err == nil || host == "localhost" || strings.HasSuffix(host, ".localhost") {
+				continue
+			}
+			if pick.direct(authority(at)) && !slices.Contains(out, host) {
+				out = append(out, host)
+			}
 		}
 	}
 	return out

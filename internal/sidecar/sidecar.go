@@ -84,6 +84,8 @@ type Sidecar struct {
 
 	sessionsUnsaved, idleUnsaved atomic.Bool // the last attempt failed
 
+	rerouted chan struct{} // holds one token once endpoints may have changed
+
 	draining atomic.Bool
 	quit     chan struct{} // closed by the admin's quit
 	quitOnce sync.Once
@@ -111,7 +113,7 @@ type shown struct {
 
 // New builds everything and binds the listeners; nothing runs yet.
 func New(cfg *config.Config, opt Options) (*Sidecar, error) {
-	s := &Sidecar{opt: opt, level: new(slog.LevelVar), started: time.Now(), quit: make(chan struct{}), handedOver: make(chan struct{}), targets: new(targets)}
+	s := &Sidecar{opt: opt, level: new(slog.LevelVar), started: time.Now(), quit: make(chan struct{}), rerouted: make(chan struct{}, 1), handedOver: make(chan struct{}), targets: new(targets)}
 	s.opt.LogTo = oneAtATime(opt.LogTo) // the log and the access log share it
 	s.log = slog.New(newLogHandler(s.opt, cfg, s.level))
 	s.setLogLevel(cfg)
@@ -126,6 +128,7 @@ func New(cfg *config.Config, opt Options) (*Sidecar, error) {
 	}
 	s.metrics.SetMemory(s.memory.Used, s.memory.Limit)
 	s.metrics.SetConcurrency(s.concurrency)
+	s.metrics.SetEndpointStates(s.endpoints)
 	s.roots = trust.NewStore(nil)
 	if s.names, err = Resolver(cfg, dnscache.Config{
 		OnLookup: func(r dnscache.Result) { s.metrics.Lookup(string(r)) }, OnEvent: s.dnsEvent,
@@ -194,6 +197,7 @@ func (s *Sidecar) build(cfg *config.Config) error {
 	s.cfg, s.upstreams = cfg, ups
 	s.shown.Store(&shown{cfg, ups, who.book, s.tuned})
 	s.useCallers(who, cfg)
+	s.setRoutes(cfg, ups)
 	s.metrics.SetUpstreams(names(cfg))
 	s.names.Keep(KeptNames(cfg))
 	return s.buildAdmin(cfg)
@@ -314,6 +318,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	last.Go(func() { report(broke, s.names.Run(lastCtx)) })
 	last.Go(func() { s.keepSessions(lastCtx) })
 	last.Go(func() { report(broke, s.keys.Run(lastCtx)) })
+	serving.Go(func() { s.runRoutes(serveCtx) })
 	if s.stub != nil {
 		last.Go(func() { report(broke, s.stub.Run(frontCtx)) })
 	}

@@ -72,6 +72,8 @@ type upstreamStatus struct {
 
 	Limits *limitStatus `json:"limits,omitempty"` // if it has some
 
+	Routing *routingStatus `json:"routing,omitempty"` // if it has several endpoints
+
 	Origins map[string]originStatus `json:"origins,omitempty"` // by scheme://host:port, once used or kept ready
 }
 
@@ -146,7 +148,7 @@ func (s *Sidecar) status() status {
 		st.Listen = append(st.Listen, ln.Addr().String())
 	}
 	for _, u := range s.shown.Load().Upstreams {
-		st.Upstreams = append(st.Upstreams, upstreamStatus{u.Name, u.URL.String(), u.Dialect, u.Protocols, len(u.Headers) > 0, s.certOf(u.Name), s.limitsOf(u.Name), s.originsOf(u.Name)})
+		st.Upstreams = append(st.Upstreams, upstreamStatus{u.Name, u.URL.String(), u.Dialect, u.Protocols, len(u.Headers) > 0, s.certOf(u.Name), s.limitsOf(u.Name), s.routingOf(u), s.originsOf(u.Name)})
 	}
 	return st
 }

@@ -121,6 +121,14 @@ type heldSocket struct {
 func (h *heldSocket) Read(p []byte) (int, error) { return h.socket.Read(p) }
 func (h *heldSocket) Close() error               { return h.body.Close() }
 
+// Endpoint is where it is open to, "" if the way out does not say.
+func (h *heldSocket) Endpoint() string {
+	if at, ok := h.socket.(interface{ Endpoint() string }); ok {
+		return at.Endpoint()
+	}
+	return ""
+}
+
 // A heldPipe is one of another way out.
 type heldPipe struct {
 	*body

@@ -80,6 +80,7 @@ type outcome struct {
 	asked   time.Duration // to be left alone
 	hint    bool          // asked was said by the upstream
 	no      bool          // X-Should-Retry: false
+	at      bool          // it was one endpoint's failure, and another is untried: it need not wait
 }
 
 // judgeError names the class of an error. first says that a byte of the answer had
@@ -96,6 +97,8 @@ func (t *Transport) judgeError(err error, first bool) outcome {
 		return outcome{reason: Unknown}
 	}
 	switch {
+	case !f.RequestSent() && elsewhere(err): // what is wrong with one endpoint says nothing of another
+		return outcome{reason: Unsent, enabled: true, proven: true, at: true}
 	case !f.RequestSent() && hopeless(f):
 		return outcome{reason: Hopeless, proven: true}
 	case !f.RequestSent() && f.Timeout(): // opening a connection took all the time that there was
@@ -112,6 +115,12 @@ func (t *Transport) judgeError(err error, first bool) outcome {
 		return outcome{reason: CutBefore, enabled: t.cfg.Resets}
 	}
 	return outcome{reason: Unknown}
+}
+
+// elsewhere says that the failure was that of one endpoint among others.
+func elsewhere(err error) bool {
+	var e interface{ Elsewhere() bool }
+	return errors.As(err, &e) && e.Elsewhere()
 }
 
 // hopeless says that an unsent request would fail in the same way again, or that it

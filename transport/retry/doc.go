@@ -19,6 +19,10 @@
 // tried again: it took the time that there was. Nor is a refused certificate, an
 // unknown name, an address that Warmwire refuses, or a full queue of its own.
 //
+// An unsent request whose error says, with a method Elsewhere that is true, that the next
+// attempt would go to another endpoint, is tried again at once, whatever the first one's
+// trouble was: within MaxAttempts and the budget.
+//
 // Waits: what the answer asks for, in any of its forms (see [hints.Asked]), plus a random
 // part of up to half of it, or of half of BaseDelay where that is more: an upstream
 // that says when is believed, and calls still do not line up. Without such a hint a

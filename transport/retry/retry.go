@@ -191,6 +191,9 @@ func (c *call) decide(o outcome, now time.Time) (Verdict, time.Duration) {
 // MaxDelay, so that the app hears of a refusal that lasts.
 func (c *call) delay(o outcome) (time.Duration, bool) {
 	cfg := &c.t.cfg
+	if o.at {
+		return 0, true
+	}
 	left := cfg.MaxDelay + cfg.MaxDelay/2 - c.waited
 	if o.asked > cfg.MaxDelay || o.asked > left {
 		return 0, false

@@ -317,3 +317,32 @@ func TestValidate(t *testing.T) {
 		t.Error("New(nil) gave no error")
 	}
 }
+
+// An elsewhereFault is a failure of one endpoint among others.
+type elsewhereFault struct{ *fault }
+
+func (elsewhereFault) Elsewhere() bool { return true }
+
+func TestAnotherEndpointIsTriedAtOnce(t *testing.T) {
+	for _, first := range []*fault{
+		errRefusedConn,
+		{phase: "tls", code: "upstream_tls_untrusted"},
+		{phase: "dns", code: "upstream_dns_failed", err: &net.DNSError{IsNotFound: true}},
+		{phase: "connect", code: "upstream_connect_timeout", expired: true},
+	} {
+		t.Run(first.code, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &script{steps: []func() (*http.Response, error){
+					func() (*http.Response, error) { return nil, elsewhereFault{first} },
+					func() (*http.Response, error) { return answer(200, "ok"), nil },
+				}}
+				tr := newTransport(t, s, retry.Config{Rand: func() float64 { return 0.99 }})
+				start := time.Now()
+				resp, err := tr.RoundTrip(post("x"))
+				if err != nil || resp.StatusCode != 200 || len(s.at) != 2 || !s.at[1].Equal(start) {
+					t.Errorf("%v, %v, attempts at %v: want the second at once", resp, err, s.at)
+				}
+			})
+		})
+	}
+}
