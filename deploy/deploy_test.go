@@ -165,7 +165,7 @@ func TestUnitLeavesTimeToDrain(t *testing.T) {
 // TestManifestsHoldAValidConfiguration runs the program's own check on the
 // configuration inside each manifest.
 func TestManifestsHoldAValidConfiguration(t *testing.T) {
-	for _, name := range []string{"kubernetes/sidecar.yaml", "kubernetes/job.yaml"} {
+	for _, name := range []string{"kubernetes/sidecar.yaml", "kubernetes/job.yaml", "kubernetes/node.yaml", "kubernetes/socket.yaml"} {
 		t.Run(name, func(t *testing.T) {
 			var configMap struct{ Data map[string]string }
 			first, _, _ := strings.Cut(read(t, name), "\n---\n")
@@ -177,7 +177,9 @@ func TestManifestsHoldAValidConfiguration(t *testing.T) {
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil || text == "" {
 				t.Fatalf("configuration %q: %v", text, err)
 			}
-			out, err := exec.CommandContext(t.Context(), program(t), "config", "check", "-c", path).CombinedOutput()
+			cmd := exec.CommandContext(t.Context(), program(t), "config", "check", "-c", path)
+			cmd.Env = append(os.Environ(), "WARMWIRE_TOKEN=of-the-secret-0123456789", "NODE_IP=10.0.0.5")
+			out, err := cmd.CombinedOutput()
 			if err != nil {
 				t.Errorf("config check: %v\n%s", err, out)
 			}

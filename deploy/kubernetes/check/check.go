@@ -19,6 +19,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
@@ -27,7 +28,37 @@ import (
 // A Set is what a manifest file holds.
 type Set struct {
 	ConfigMaps []corev1.ConfigMap
-	Pods       []corev1.PodSpec // of the Deployments and Jobs
+	Pods       []corev1.PodSpec // of the Deployments, DaemonSets and Jobs
+	Secrets    []corev1.Secret
+
+	labels   []map[string]string // of the pods
+	selected []labelled          // by NetworkPolicies and PodMonitors
+}
+
+// A labelled is what selects pods by their labels, and a port of them by its name; ""
+// = no port.
+type labelled struct {
+	kind, port string
+	labels     map[string]string
+}
+
+// A podMonitor is what is used of the Prometheus operator's kind, whose types are no
+// part of Kubernetes.
+type podMonitor struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Selector  metav1.LabelSelector `json:"selector"`
+		Endpoints []struct {
+			Port          string `json:"port"`
+			Path          string `json:"path"`
+			Interval      string `json:"interval"`
+			Authorization struct {
+				Type        string                   `json:"type"`
+				Credentials corev1.SecretKeySelector `json:"credentials"`
+			} `json:"authorization"`
+		} `json:"podMetricsEndpoints"`
+	} `json:"spec"`
 }
 
 // Decode reads all documents of a manifest file. A field that the Kubernetes
@@ -69,20 +100,63 @@ func (s *Set) add(text []byte) error {
 		if err := selects(d.Spec.Selector, d.Spec.Template.Labels); err != nil {
 			return err
 		}
-		s.Pods = append(s.Pods, d.Spec.Template.Spec)
+		s.addPod(d.Spec.Template)
+	case "apps/v1 DaemonSet":
+		var d appsv1.DaemonSet
+		if err := yaml.UnmarshalStrict(text, &d); err != nil {
+			return err
+		}
+		if err := selects(d.Spec.Selector, d.Spec.Template.Labels); err != nil {
+			return err
+		}
+		s.addPod(d.Spec.Template)
 	case "batch/v1 Job":
 		var j batchv1.Job
 		if err := yaml.UnmarshalStrict(text, &j); err != nil {
 			return err
 		}
-		s.Pods = append(s.Pods, j.Spec.Template.Spec)
+		s.addPod(j.Spec.Template)
+	default:
+		return s.addBeside(kind, text)
+	}
+	return nil
+}
+
+func (s *Set) addPod(pod corev1.PodTemplateSpec) {
+	s.Pods = append(s.Pods, pod.Spec)
+	s.labels = append(s.labels, pod.Labels)
+}
+
+// addBeside adds what is no pod.
+func (s *Set) addBeside(kind metav1.TypeMeta, text []byte) error {
+	switch kind.APIVersion + " " + kind.Kind {
+	case "v1 Secret":
+		var m corev1.Secret
+		if err := yaml.UnmarshalStrict(text, &m); err != nil {
+			return err
+		}
+		s.Secrets = append(s.Secrets, m)
+	case "networking.k8s.io/v1 NetworkPolicy":
+		var p networkingv1.NetworkPolicy
+		if err := yaml.UnmarshalStrict(text, &p); err != nil {
+			return err
+		}
+		s.selected = append(s.selected, labelled{"NetworkPolicy", "", p.Spec.PodSelector.MatchLabels})
+	case "monitoring.coreos.com/v1 PodMonitor":
+		var m podMonitor
+		if err := yaml.UnmarshalStrict(text, &m); err != nil {
+			return err
+		}
+		for _, e := range m.Spec.Endpoints {
+			s.selected = append(s.selected, labelled{"PodMonitor", e.Port, m.Spec.Selector.MatchLabels})
+		}
 	default:
 		return fmt.Errorf("kind %q of %q is not expected here", kind.Kind, kind.APIVersion)
 	}
 	return nil
 }
 
-// selects is the rule by which the API server refuses a Deployment that would
+// selects is the rule by which the API server refuses a Deployment or DaemonSet that would
 // not find its own pods.
 func selects(selector *metav1.LabelSelector, labels map[string]string) error {
 	s, err := metav1.LabelSelectorAsSelector(selector)
@@ -90,7 +164,7 @@ func selects(selector *metav1.LabelSelector, labels map[string]string) error {
 		return err
 	}
 	if selector == nil || s.Empty() {
-		return errors.New("the Deployment selects nothing")
+		return errors.New("it selects nothing")
 	}
 	for key, value := range selector.MatchLabels {
 		if labels[key] != value {
@@ -112,10 +186,42 @@ func (s Set) Faults() []string {
 		}
 		faults = append(faults, probeFaults(c, native)...)
 		faults = append(faults, hardeningFaults(c)...)
+		faults = append(faults, userFaults(pod, c)...)
 		faults = append(faults, s.mountFaults(pod, c)...)
 		faults = append(faults, drainFaults(pod, s.config(), native)...)
 	}
+	for _, l := range s.selected {
+		faults = append(faults, s.selectionFaults(l)...)
+	}
 	return faults
+}
+
+// selectionFaults wants one pod that a policy or a monitor finds, with its port.
+func (s Set) selectionFaults(l labelled) []string {
+	for i, labels := range s.labels {
+		if selects(&metav1.LabelSelector{MatchLabels: l.labels}, labels) != nil {
+			continue
+		}
+		c, _ := sidecar(s.Pods[i])
+		if l.port == "" || c != nil && slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == l.port }) {
+			return nil
+		}
+		return []string{fmt.Sprintf("%s: the pod has no port named %q", l.kind, l.port)}
+	}
+	return []string{l.kind + " finds no pod of this file"}
+}
+
+// userFaults lets root in only where a folder of the host must be written, without a
+// capability then (hardeningFaults).
+func userFaults(pod corev1.PodSpec, c *corev1.Container) []string {
+	if c.SecurityContext == nil || c.SecurityContext.RunAsUser == nil {
+		return []string{"does not say its user"}
+	}
+	hostPath := slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil })
+	if user := *c.SecurityContext.RunAsUser; user != 65532 && (user != 0 || !hostPath) {
+		return []string{"does not run as the image's user 65532"}
+	}
+	return nil
 }
 
 func sidecar(pod corev1.PodSpec) (c *corev1.Container, native bool) {
@@ -177,9 +283,6 @@ func hardeningFaults(c *corev1.Container) []string {
 	}
 	if s.Capabilities == nil || !slices.Contains(s.Capabilities.Drop, "ALL") {
 		faults = append(faults, "capabilities are kept")
-	}
-	if s.RunAsUser == nil || *s.RunAsUser != 65532 {
-		faults = append(faults, "does not run as the image's user 65532")
 	}
 	if c.Resources.Limits.Memory().IsZero() {
 		faults = append(faults, "no memory limit")

@@ -46,6 +46,12 @@ func TestFaultsAreFound(t *testing.T) {
 		{"writable root", "sidecar.yaml", "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "root file system"},
 		{"file not mounted", "sidecar.yaml", "args: [run, -c, /etc/warmwire/warmwire.yaml]", "args: [run, -c, /etc/other/warmwire.yaml]", "mounted from no ConfigMap"},
 		{"no memory limit", "sidecar.yaml", "memory: 512Mi", "cpu: 1", "no memory limit"},
+		{"policy for others", "node.yaml", "  podSelector:\n    matchLabels:\n      app.kubernetes.io/name: warmwire-node", "  podSelector:\n    matchLabels:\n      app.kubernetes.io/name: warmwire", "NetworkPolicy finds no pod"},
+		{"monitor of no port", "node.yaml", "- port: admin", "- port: metrics", `no port named "metrics"`},
+		{"monitor's unknown field", "node.yaml", "podMetricsEndpoints", "podMetricEndpoints", "podMetricEndpoints"},
+		{"root without need", "node.yaml", "runAsUser: 65532", "runAsUser: 0", "image's user"},
+		{"DaemonSet's selector", "socket.yaml", "    matchLabels:\n      app.kubernetes.io/name: warmwire-socket", "    matchLabels:\n      app.kubernetes.io/name: other", "does not match"},
+		{"root with capabilities", "socket.yaml", "drop: [ALL]", "drop: [NET_RAW]", "capabilities are kept"},
 		{"ordinary sidecar without wait", "job.yaml", "wait: 20s", "wait: 0s", "must be longer than zero"},
 	}
 	for _, tt := range tests {
