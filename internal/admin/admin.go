@@ -45,6 +45,10 @@ type Config struct {
 	// Tune changes settings while the process runs, "" = back to the file's; the error is
 	// shown to the caller; nil = it cannot (501).
 	Tune func(changes map[string]string) error
+	// SlowRequests lists the slowest requests by an order, "" = by duration; false = there
+	// is no such order. InterruptedRequests lists the last that were. nil = 501.
+	SlowRequests        func(by string) (any, bool)
+	InterruptedRequests func() any
 	// Settings are those that Tune takes, with their values, marshalled as JSON; nil = 501.
 	Settings func() any
 	// Preview says what Tune would change and touch, marshalled as JSON, and changes
@@ -92,15 +96,19 @@ func New(cfg Config) (*Admin, error) {
 	}
 	a := &Admin{cfg: cfg, hosts: hosts, token: sha256.Sum256([]byte(cfg.Token))}
 	a.routes = map[string]route{
-		"/":                   {http.MethodGet, false, a.index},
-		"/healthz":            {http.MethodGet, true, a.healthz},
-		"/readyz":             {http.MethodGet, true, a.readyz},
-		"/metrics":            {http.MethodGet, false, cfg.Metrics.ServeHTTP},
-		"/v1/status":          {http.MethodGet, false, a.status},
-		"/v1/streams":         {http.MethodGet, false, a.streams},
-		"/v1/openapi.json":    {http.MethodGet, false, a.openAPI},
-		"/v1/settings":        {http.MethodGet, false, a.settings},
-		"/v1/events":          {http.MethodGet, false, a.events},
+		"/":                {http.MethodGet, false, a.index},
+		"/healthz":         {http.MethodGet, true, a.healthz},
+		"/readyz":          {http.MethodGet, true, a.readyz},
+		"/metrics":         {http.MethodGet, false, cfg.Metrics.ServeHTTP},
+		"/v1/status":       {http.MethodGet, false, a.status},
+		"/v1/streams":      {http.MethodGet, false, a.streams},
+		"/v1/openapi.json": {http.MethodGet, false, a.openAPI},
+		"/v1/settings":     {http.MethodGet, false, a.settings},
+		"/v1/events":       {http.MethodGet, false, a.events},
+
+		"/v1/requests/slowest":     {http.MethodGet, false, a.slowest},
+		"/v1/requests/interrupted": {http.MethodGet, false, a.interrupted},
+
 		"/v1/tune/preview":    {http.MethodPost, false, a.preview},
 		"/v1/dns/flush":       {http.MethodPost, false, a.flushDNS},
 		"/v1/tls/flush":       {http.MethodPost, false, a.flushTLS},

@@ -130,6 +130,7 @@ func (s *Sidecar) sessionEnds(w ingress.SessionWarning) {
 
 // requestDone hands a record on; it holds nothing secret.
 func (s *Sidecar) requestDone(r *ingress.Record) {
+	s.requests.add(r)
 	s.metrics.RequestDone(metrics.Request{
 		Upstream: r.Upstream, Mode: string(r.Mode), Protocol: r.AppProto, Outcome: string(r.Outcome), Cause: r.Cause, Duration: r.Duration,
 		Queue: r.Phases.Queue, DNS: r.Phases.DNS, Connect: r.Phases.Connect, TLS: r.Phases.TLS, Send: r.Phases.Send, Wait: r.Phases.Wait,
@@ -169,6 +170,7 @@ func (s *Sidecar) buildAdmin(cfg *config.Config) error {
 			return err == nil && info.Seen && s.adminLn.Addr().Network() == "unix" && int(info.UID) == os.Getuid()
 		},
 	}
+	ac.SlowRequests, ac.InterruptedRequests = s.slowRequests, s.interruptedRequests
 	ac.Upgrade = s.opt.Upgrade
 	if s.opt.Load != nil {
 		ac.Reload, ac.Tune = s.Reload, s.Tune

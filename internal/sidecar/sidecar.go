@@ -78,6 +78,7 @@ type Sidecar struct {
 	keys *tenant.Keys // of JWTs
 
 	idleLimits *idleLimits
+	requests   requestLists
 	beats      *beats
 	spares     spares
 	reaching   sync.WaitGroup // connections that show whether a path lives
