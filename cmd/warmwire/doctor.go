@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/warmwire/warmwire/dnscache"
+	"github.com/warmwire/warmwire/internal/clientenv"
 	"github.com/warmwire/warmwire/internal/sidecar"
 	"github.com/warmwire/warmwire/tlspool/inspect"
 )
@@ -25,7 +26,7 @@ const doctorLimit = 20 * time.Second
 
 // doctorFlags is what the command line says.
 type doctorFlags struct {
-	json, noTLS bool
+	json, noTLS, shell bool
 	caFile      string
 }
 
@@ -33,8 +34,18 @@ func doctorCommand(path *string) *cobra.Command {
 	var f doctorFlags
 	cmd := &cobra.Command{
 		Use:   "doctor [HOST[:PORT]...]",
-		Short: "Ask every resolver for a host, and examine its TLS",
-		Long: `Ask every resolver for a host, and say how fast it is and in what it differs; then
+		Short: "Say why calls of this shell go astray, and examine hosts: resolvers, TLS",
+		Long: `Without HOST, doctor first looks at this shell and machine: whether what its proxy variables
+and base URLs name is a Warmwire, which variables contradict each other or are ignored by
+which client, what NO_PROXY excludes, whether Node and Java are told, whether the
+authority is valid, permits the hosts of intercept.hosts and is in the files that
+variables name and in the stores of system and browsers, and the limit of file
+descriptors. Each finding has the command that mends it.
+
+Then, or with HOST only, it examines hosts: the upstreams of the configuration file, or
+those named.
+
+Ask every resolver for a host, and say how fast it is and in what it differs; then
 examine the TLS of the host.
 
 Asked are the system's resolvers, those of dns.resolvers, and with none of them
@@ -46,17 +57,31 @@ versions, ALPN, key exchange and tickets, and full handshakes are timed beside
 resumed ones. That takes some 25 connections, over which nothing is asked. They go
 directly to the address that Warmwire would use, also where a parent proxy is set.
 
-Without HOST the upstreams of the configuration file are examined. A host that is
-one of them is met with its tls settings, without ECH. The exit code is 1 if no
-resolver knows a host or its certificate does not verify.`,
+A host that is an upstream is met with its tls settings, without ECH. The exit code is 1
+if there is a finding that is an error, no resolver knows a host, or its certificate
+does not verify.`,
+		Example: `  warmwire doctor                       # this shell, and the file's upstreams
+  warmwire doctor --shell               # this shell only
+  warmwire doctor api.openai.com --json
+  warmwire exec -- warmwire doctor      # what a program beneath exec meets`,
 		RunE: func(cmd *cobra.Command, hosts []string) error {
 			cfg, _, err := loadConfig(*path)
 			if err != nil {
 				return err
 			}
-			targets, err := f.targets(cfg, hosts)
+			var targets []target
+			switch {
+			case !f.shell:
+				targets, err = f.targets(cfg, hosts)
+			case len(hosts) > 0:
+				err = fmt.Errorf("%w: doctor: --shell looks at no host", errUsage)
+			}
 			if err != nil {
 				return err
+			}
+			d := &doctor{out: cmd.OutOrStdout(), flags: f, asked: map[string]*examined{}}
+			if len(hosts) == 0 {
+				d.found = shellFindings(cmd.Context(), cfg)
 			}
 			cfg.DNS.CacheFile = "" // the running Warmwire's
 			r, err := sidecar.Resolver(cfg, dnscache.Config{}, nil)
@@ -64,11 +89,12 @@ resolver knows a host or its certificate does not verify.`,
 				return err
 			}
 			defer func() { _ = r.Close() }()
-			d := &doctor{out: cmd.OutOrStdout(), names: r, flags: f, asked: map[string]*examined{}}
-			return d.examine(cmd.Context(), targets)
+			d.names = r
+			return d.examine(cmd.Context(), targets, len(hosts) == 0)
 		},
 	}
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&f.shell, "shell", false, "look at this shell and machine only")
 	cmd.Flags().BoolVar(&f.noTLS, "no-tls", false, "ask resolvers only")
 	cmd.Flags().StringVar(&f.caFile, "ca-file", "", "PEM `file` of authorities to trust beside the system's")
 	return cmd
@@ -93,6 +119,13 @@ type doctor struct {
 	names *dnscache.Resolver
 	flags doctorFlags
 	asked map[string]*examined // names, so that two upstreams of one host are looked up once
+	found []clientenv.Finding
+}
+
+// A report is all of it for machines.
+type report struct {
+	Findings []clientenv.Finding `json:"findings"`
+	Hosts    []*examined         `json:"hosts"`
 }
 
 // examined is one target's report for machines.
@@ -105,10 +138,15 @@ type examined struct {
 	known bool // by a resolver, or no name
 }
 
-// examine reports on each target, and then what is wrong.
-func (d *doctor) examine(ctx context.Context, targets []target) error {
-	var all []*examined
+// examine reports on this shell, on each target, and then what is wrong.
+func (d *doctor) examine(ctx context.Context, targets []target, shell bool) error {
+	all := []*examined{}
 	var unknown, faults []string
+	if shell && !d.flags.json {
+		if err := printShell(d.out, d.found); err != nil {
+			return err
+		}
+	}
 	for _, t := range targets {
 		e, err := d.lookUp(ctx, t)
 		if err != nil {
@@ -130,9 +168,12 @@ func (d *doctor) examine(ctx context.Context, targets []target) error {
 	if d.flags.json {
 		e := json.NewEncoder(d.out)
 		e.SetIndent("", "  ")
-		if err := e.Encode(all); err != nil {
+		if err := e.Encode(report{append([]clientenv.Finding{}, d.found...), all}); err != nil {
 			return err
 		}
+	}
+	if n := errorsIn(d.found); n > 0 {
+		faults = append(faults, fmt.Sprintf("%d errors", n))
 	}
 	if len(unknown) > 0 {
 		faults = append(faults, "no resolver has an address of "+strings.Join(unknown, ", "))
@@ -141,6 +182,15 @@ func (d *doctor) examine(ctx context.Context, targets []target) error {
 		return fmt.Errorf("doctor: %s", strings.Join(faults, "; "))
 	}
 	return nil
+}
+
+func errorsIn(found []clientenv.Finding) (n int) {
+	for _, f := range found {
+		if f.Level == clientenv.Error {
+			n++
+		}
+	}
+	return n
 }
 
 // lookUp asks all resolvers for a name that has not been asked for yet.

@@ -77,9 +77,6 @@ func (f doctorFlags) targets(cfg *config.Config, named []string) ([]target, erro
 		}
 		out = append(out, t)
 	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("%w: doctor: name a host, as in `warmwire doctor api.openai.com`: the configuration has no upstream with one", errUsage)
-	}
 	return out, nil
 }
 
