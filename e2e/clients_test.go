@@ -98,6 +98,9 @@ var clients = []client{
 // environment is all that a client gets to know. An intercepted one is told of the
 // proxy and of what to trust as a person would tell it: by the variables that it reads.
 func environment(trip trip) []string {
+	if trip.mode == open {
+		trip.mode = forward // the client does the same
+	}
 	env := []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir(), "E2E_MODE=" + trip.mode,
 		"E2E_MODEL=mock", "E2E_ORIGIN=" + trip.origin, "E2E_KEY=" + trip.key, "E2E_TRACEPARENT=00-" + trip.trace + "-00f067aa0ba902b7-01",

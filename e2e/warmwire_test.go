@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -85,14 +86,15 @@ func (s sidecar) print(t *testing.T, args ...string) string {
 // for each upstream, and whole lines for the top.
 type settings struct {
 	listen, upstream, top string
-	listed                bool // the upstream's other names are upstreams too, and intercepted
+	listed                bool     // the upstream's other names are upstreams too, and intercepted
+	hosts                 []string // to be intercepted as well
 }
 
 // config is the file of a Warmwire in front of u.
 func (s settings) config(u *upstream, address, admin, caFile, dir string) string {
 	config := fmt.Sprintf("listen: {address: %s, %s}\nadmin: {address: %s}\n%s", address, s.listen, admin, s.top)
 	config += fmt.Sprintf("dns: {hosts_file: %s}\n", filepath.Join(dir, "hosts"))
-	var names []string
+	names := slices.Clone(s.hosts)
 	upstreams := "upstreams:\n"
 	for _, api := range []string{"openai", "anthropic", "gemini"} {
 		line := "  %s: {url: %q, tls: {ca_file: %q}, %s}\n"
