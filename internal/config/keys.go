@@ -46,6 +46,7 @@ var topKeys = []key{
 	{path: "listen.allow_origins", kind: kList, def: "[]", doc: "Web origins (scheme://host[:port]) whose pages may call this listener. All others are refused."},
 	{path: "listen.allow_uids", kind: kInts, def: "[]", doc: "User ids, besides the one that runs Warmwire, that may use upstreams with injected headers."},
 	{path: "listen.via", kind: kBool, def: "true", doc: "Add a Via field to requests (RFC 9110 §7.6.3)."},
+	{path: "listen.server_timing", kind: kBool, def: "false", doc: "Add to answers where their time went (Server-Timing): the stages before the head, and in a trailer, for apps that say TE: trailers, the rest. See docs/latency.md."},
 	{path: "admin.address", kind: kText, def: "127.0.0.1:8485", doc: "Health, metrics and status: host:port, unix:/path, or none."},
 	{path: "admin.token_file", kind: kText, def: "auto", doc: "File with the token for state-changing admin calls, made at the first start. auto is admin.token in state_dir; none refuses such calls."},
 	{path: "forward.default", kind: kText, def: "tunnel", options: []string{"tunnel", "deny"}, doc: "What happens to hosts that are no upstream: tunnel forwards them, deny refuses them."},

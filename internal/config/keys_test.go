@@ -83,7 +83,7 @@ func TestEveryFieldHasItsKey(t *testing.T) {
 
 // full sets every key to something else than its default; %[1]s is a file.
 const full = `
-listen: {addresses: ['127.0.0.1:1', 'unix:/run/w'], token: s3cret, allow_hosts: [W.test.], allow_origins: ['https://A.test:1'], allow_uids: [7], via: false}
+listen: {addresses: ['127.0.0.1:1', 'unix:/run/w'], token: s3cret, allow_hosts: [W.test.], allow_origins: ['https://A.test:1'], allow_uids: [7], via: false, server_timing: true}
 admin: {address: '127.0.0.1:2', token_file: /run/token}
 forward: {default: deny, deny: [.corp.test, 10.0.0.0/8]}
 intercept: {hosts: [A.test., upstreams], blind: [B.test]}
@@ -205,7 +205,7 @@ func TestEveryKeyArrives(t *testing.T) {
 		t.Errorf("timeouts: gemini %v, defaults %v, openai %v", g, got.DefaultTimeouts, o)
 	}
 	if diff := cmp.Diff(Listen{[]string{"127.0.0.1:1", "unix:/run/w"}, "s3cret", []string{"w.test"}, []string{"https://a.test:1"},
-		[]uint32{7}, false}, got.Listen); diff != "" {
+		[]uint32{7}, false, true}, got.Listen); diff != "" {
 		t.Errorf("listen:\n%s", diff)
 	}
 }

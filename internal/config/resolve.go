@@ -20,7 +20,7 @@ func (p *parser) resolve() (*Config, func(upstream, key string) (int, string)) {
 	cfg := &Config{
 		Listen: Listen{
 			Addresses: list("listen.addresses"), Token: str("listen.token"), AllowHosts: lower(list("listen.allow_hosts")),
-			AllowOrigins: lower(list("listen.allow_origins")), Via: str("listen.via") == "true",
+			AllowOrigins: lower(list("listen.allow_origins")), Via: str("listen.via") == "true", ServerTiming: str("listen.server_timing") == "true",
 		},
 		Admin:       Admin{Address: str("admin.address"), TokenFile: str("admin.token_file")},
 		Forward:     Forward{Default: str("forward.default"), Deny: list("forward.deny")},

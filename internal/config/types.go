@@ -46,6 +46,7 @@ type Listen struct {
 	AllowOrigins []string
 	AllowUIDs    []uint32
 	Via          bool
+	ServerTiming bool
 }
 
 // Admin is the listener for health, metrics and status.

@@ -166,7 +166,7 @@ func (c *Config) Show() []byte {
 	}
 	all := map[string]any{
 		"listen": map[string]any{"addresses": c.Listen.Addresses, "token": mask(c.Listen.Token), "allow_hosts": c.Listen.AllowHosts,
-			"allow_origins": c.Listen.AllowOrigins, "allow_uids": c.Listen.AllowUIDs, "via": c.Listen.Via},
+			"allow_origins": c.Listen.AllowOrigins, "allow_uids": c.Listen.AllowUIDs, "via": c.Listen.Via, "server_timing": c.Listen.ServerTiming},
 		"admin":   map[string]any{"address": c.Admin.Address, "token_file": c.Admin.TokenFile},
 		"forward": map[string]any{"default": c.Forward.Default, "deny": c.Forward.Deny}, "parent_proxy": parent,
 		"intercept": map[string]any{"hosts": c.Intercept.Hosts, "blind": c.Intercept.Blind}, "no_proxy": c.NoProxy,

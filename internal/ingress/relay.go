@@ -196,6 +196,7 @@ func (e *exchange) respond(resp *http.Response, u *Upstream) {
 	if e.rec.Mode == ModeForward && e.t.Via {
 		h["Via"] = append(h["Via"], strings.TrimPrefix(resp.Proto, "HTTP/")+" "+e.s.pseudonym)
 	}
+	e.timingHead(h)
 	trailers := e.announceTrailers(resp)
 	e.rec.Status = resp.StatusCode
 	e.live.status.Store(int32(resp.StatusCode))
@@ -434,6 +435,7 @@ func (e *exchange) sendTrailers(resp *http.Response) {
 		}
 		h[http.TrailerPrefix+name] = values
 	}
+	e.timingTrailer(h)
 }
 
 // lostTrailers counts request trailers that could not be sent.

@@ -91,6 +91,7 @@ type Table struct {
 	Upstreams    []*Upstream
 	Forward      Forward
 	Via          bool
+	ServerTiming bool // answers say where the time went
 	Token        string
 	AllowHosts   []string // further names by which apps reach our listener
 	AllowOrigins []string // web origins that may call us: scheme://host[:port]

@@ -51,7 +51,7 @@ func (s *Sidecar) buildTable(cfg *config.Config, tenants *tenant.Book, old map[s
 	}
 	ups := make(map[string]*built)
 	t := &ingress.Table{
-		Via: cfg.Listen.Via, Token: cfg.Listen.Token, AllowHosts: cfg.Listen.AllowHosts, AllowOrigins: cfg.Listen.AllowOrigins,
+		Via: cfg.Listen.Via, ServerTiming: cfg.Listen.ServerTiming, Token: cfg.Listen.Token, AllowHosts: cfg.Listen.AllowHosts, AllowOrigins: cfg.Listen.AllowOrigins,
 		AllowUIDs: cfg.Listen.AllowUIDs, MaxBody: int64(cfg.Limits.Body), Tenants: tenants,
 	}
 	if err := makeSpoolDir(cfg); err != nil {
