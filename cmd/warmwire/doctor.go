@@ -17,6 +17,7 @@ import (
 
 	"github.com/warmwire/warmwire/dnscache"
 	"github.com/warmwire/warmwire/internal/clientenv"
+	"github.com/warmwire/warmwire/internal/reach"
 	"github.com/warmwire/warmwire/internal/sidecar"
 	"github.com/warmwire/warmwire/tlspool/inspect"
 )
@@ -27,7 +28,7 @@ const doctorLimit = 20 * time.Second
 // doctorFlags is what the command line says.
 type doctorFlags struct {
 	json, noTLS, shell bool
-	caFile      string
+	caFile             string
 }
 
 func doctorCommand(path *string) *cobra.Command {
@@ -54,7 +55,9 @@ again over the same one.
 
 Then the certificates are shown and verified, with what is missing, and the staple,
 versions, ALPN, key exchange and tickets, and full handshakes are timed beside
-resumed ones. That takes some 25 connections, over which nothing is asked. They go
+resumed ones. That takes some 25 connections, over which nothing is asked. Before them
+the host is tried over IPv4, IPv6 and QUIC, and asked for the head of its front page, which
+shows how its clock differs and whether a login page stands before it. All go
 directly to the address that Warmwire would use, also where a parent proxy is set.
 
 A host that is an upstream is met with its tls settings, without ECH. The exit code is 1
@@ -95,7 +98,7 @@ does not verify.`,
 	}
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&f.shell, "shell", false, "look at this shell and machine only")
-	cmd.Flags().BoolVar(&f.noTLS, "no-tls", false, "ask resolvers only")
+	cmd.Flags().BoolVar(&f.noTLS, "no-tls", false, "connect to no host: ask resolvers only")
 	cmd.Flags().StringVar(&f.caFile, "ca-file", "", "PEM `file` of authorities to trust beside the system's")
 	return cmd
 }
@@ -133,6 +136,7 @@ type examined struct {
 	Host     string          `json:"host"`
 	Upstream string          `json:"upstream,omitempty"`
 	DNS      []finding       `json:"dns,omitempty"`
+	Reach    *reach.Report   `json:"reach,omitempty"`
 	TLS      *inspect.Report `json:"tls,omitempty"`
 
 	known bool // by a resolver, or no name
@@ -153,6 +157,11 @@ func (d *doctor) examine(ctx context.Context, targets []target, shell bool) erro
 			return err
 		}
 		all = append(all, e)
+		var found []clientenv.Finding
+		if !d.flags.noTLS {
+			found = d.reach(ctx, t, e)
+			d.found = append(d.found, found...)
+		}
 		if t.tls && !d.flags.noTLS {
 			if fault := d.handshakes(ctx, t, e); fault != "" {
 				faults = append(faults, fault)
@@ -161,7 +170,7 @@ func (d *doctor) examine(ctx context.Context, targets []target, shell bool) erro
 		if !e.known && !slices.Contains(unknown, t.host) {
 			unknown = append(unknown, t.host)
 		}
-		if err := d.print(e); err != nil {
+		if err := d.print(e, found); err != nil {
 			return err
 		}
 	}
@@ -224,7 +233,7 @@ func (d *doctor) lookUp(ctx context.Context, t target) (*examined, error) {
 }
 
 // print writes for people.
-func (d *doctor) print(e *examined) error {
+func (d *doctor) print(e *examined, found []clientenv.Finding) error {
 	if d.flags.json {
 		return nil
 	}
@@ -232,6 +241,14 @@ func (d *doctor) print(e *examined) error {
 		if err := printFindings(d.out, e.Host, e.DNS); err != nil {
 			return err
 		}
+	}
+	if e.Reach != nil {
+		if _, err := fmt.Fprintf(d.out, "way to %s: %s\n", e.Host, reachLine(e.Reach)); err != nil {
+			return err
+		}
+	}
+	if err := printFound(d.out, found); err != nil {
+		return err
 	}
 	if e.TLS != nil {
 		return printTLS(d.out, e.Upstream, e.TLS)

@@ -164,6 +164,10 @@ func printShell(out io.Writer, found []clientenv.Finding) error {
 		_, err := fmt.Fprintln(out, "this shell and machine: nothing to mend")
 		return err
 	}
+	return printFound(out, found)
+}
+
+func printFound(out io.Writer, found []clientenv.Finding) error {
 	for _, f := range found {
 		if _, err := fmt.Fprintf(out, "%s: %s (%s)\n", f.Level, f.Text, f.Code); err != nil {
 			return err

@@ -32,6 +32,7 @@ type target struct {
 	host, upstream string // upstream is its name in the configuration, or ""
 	port           int
 	tls            bool // https
+	h3             bool // may be used
 
 	alpn       []string
 	roots      *x509.CertPool // nil means the system's
@@ -90,6 +91,7 @@ func (f doctorFlags) target(host string, port int, secure bool, u *config.Upstre
 			t.upstream = u.Name
 		}
 		for _, p := range u.Protocols {
+			t.h3 = t.h3 || p == "h3"
 			if p == "h2" || p == "http/1.1" {
 				t.alpn = append(t.alpn, p)
 			}

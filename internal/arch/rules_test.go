@@ -55,6 +55,7 @@ var houseRules = rules{
 			"internal/intercept/ca":         "ca shows and rotates the authority",
 			"internal/intercept/truststore": "ca installs it",
 			"internal/clientenv":            "exec, env and doctor: which variables lead which program here",
+			"internal/reach":                "doctor says how hosts are reached",
 			"internal/ingress/peer":         "exec asks whose the Warmwire is that runs already",
 			"internal/activation":           "run takes over sockets, and passes them on",
 			"internal/sdnotify":             "run tells systemd how it does",
@@ -75,6 +76,7 @@ var houseRules = rules{
 		"internal/intercept/ca":         nothing,
 		"internal/intercept/truststore": {"internal/intercept/ca": "its tests"},
 		"internal/clientenv":            {"internal/intercept/ca": "the bundles that its variables name"},
+		"internal/reach":                nothing,
 		"internal/netwatch":             nothing,
 		"internal/attribution":          nothing,
 
