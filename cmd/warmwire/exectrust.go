@@ -142,8 +142,9 @@ func trustworthy(ctx context.Context, address string) bool {
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(healthTimeout)) // a connection of TCP has deadlines
-	// Only who has accepted the connection can answer, and is seen as its owner.
-	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); err != nil {
+	// Only who has accepted the connection can answer, and is seen as its owner while it
+	// keeps the connection: it must not be asked to close it.
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		return false
 	}
 	if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
