@@ -20,6 +20,7 @@ import (
 	"github.com/warmwire/warmwire/heartbeat"
 	"github.com/warmwire/warmwire/tlspool"
 	"github.com/warmwire/warmwire/tlspool/trust"
+	"github.com/warmwire/warmwire/transport/flight"
 	"github.com/warmwire/warmwire/transport/h2"
 )
 
@@ -58,6 +59,8 @@ type Config struct {
 
 	HTTP3   *HTTP3 // nil: TCP only
 	QlogDir string // where connections over QUIC are traced; "" = nowhere
+
+	Flights *flight.Recorder // of its connections over TCP, may be shared; nil = none
 
 	OnHandshake func(Handshake)
 	OnConn      func(delta int, protocol string)

@@ -7,8 +7,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/warmwire/warmwire/heartbeat"
 	"github.com/warmwire/warmwire/internal/attribution"
 	"github.com/warmwire/warmwire/transport/dial"
+	"github.com/warmwire/warmwire/transport/flight"
 )
 
 // probes is when a flow was asked for a sign of life, and gave one.
@@ -57,4 +59,62 @@ func (f *flow) NetConn() net.Conn {
 		return nil
 	}
 	return f.raw
+}
+
+// ConnectionID is the connection's number in [Config].Flights; 0 = it has none.
+func (s *socket) ConnectionID() uint64 {
+	if f := s.flow.Load(); f != nil {
+		return f.log.ID()
+	}
+	return 0
+}
+
+// onFrame is what tells the log of frames; nil without one.
+func (f *flow) onFrame() func(out bool, at int64, kind uint8, stream, length uint32) {
+	if f.log == nil {
+		return nil
+	}
+	return func(out bool, at int64, kind uint8, stream, length uint32) {
+		what := flight.FrameIn
+		if out {
+			what, at = flight.FrameOut, time.Now().UnixNano()
+		}
+		f.log.Add(at, what, kind, stream, length, 0)
+	}
+}
+
+// asks notes a probe that leaves, and how the path is then.
+func (f *flow) asks() {
+	now := time.Now()
+	f.probes.ask(now)
+	f.log.Add(now.UnixNano(), flight.Probe, 0, 0, 0, 0)
+	f.sample(now)
+}
+
+func (f *flow) sample(now time.Time) {
+	if f.log == nil || f.raw == nil {
+		return
+	}
+	if info, ok := dial.ReadInfo(f.raw); ok {
+		f.log.Add(now.UnixNano(), flight.Path, 0, 0, info.Disordered+info.Retransmits, uint32(info.RTT.Microseconds()))
+	}
+}
+
+// judged notes a verdict, and keeps the log if it is a stall.
+func (f *flow) judged(v heartbeat.Verdict) {
+	now := time.Now()
+	f.sample(now)
+	f.log.Add(now.UnixNano(), flight.Verdict, uint8(v), 0, 0, 0)
+	switch v {
+	case heartbeat.Alive, heartbeat.Thinking:
+	default:
+		f.log.Keep(v.String())
+	}
+}
+
+// broke keeps the log of a connection that ended under requests.
+func (f *flow) broke() {
+	if f.tried.Load() {
+		f.log.Keep("cut")
+	}
 }

@@ -159,6 +159,7 @@ func (o *origin) openTCP(ctx context.Context, h1Only bool, changed func()) (pool
 		return nil, pool.Info{}, err
 	}
 	f := &flow{raw: s, wake: make(chan struct{}, 1)}
+	f.log = o.t.cfg.Flights.Open(protocol)
 	s.flow.Store(f)
 	onChange := func() {
 		f.changed()
@@ -166,8 +167,9 @@ func (o *origin) openTCP(ctx context.Context, h1Only bool, changed func()) (pool
 	}
 	if protocol == "h2" {
 		c, err := h2.New(nc, h2.Config{Priority: true, MaxStreams: o.t.cfg.Pool.MaxStreams, AssumedStreams: int(o.streams.Load()), OnChange: onChange,
-			StreamWindow: min(streamStart, o.t.cfg.StreamLimit), MaxStreamWindow: o.t.cfg.StreamLimit, Budget: o.t.cfg.Budget})
+			StreamWindow: min(streamStart, o.t.cfg.StreamLimit), MaxStreamWindow: o.t.cfg.StreamLimit, Budget: o.t.cfg.Budget, OnFrame: f.onFrame()})
 		if err != nil {
+			f.log.Close()
 			_ = nc.Close()
 			return nil, pool.Info{}, &Error{In: "tls", Kind: "upstream_protocol_error", Err: err}
 		}
@@ -175,7 +177,11 @@ func (o *origin) openTCP(ctx context.Context, h1Only bool, changed func()) (pool
 	} else {
 		f.clientConn = h1.New(nc, h1.Config{OnChange: onChange})
 	}
-	o.watching.Go(func() { o.watch(o.ctx, f) })
+	o.watching.Go(func() {
+		defer f.log.Close()
+		o.watch(o.ctx, f)
+		f.broke()
+	})
 	return f, pool.Info{Protocol: protocol, Multiplexed: protocol == "h2"}, nil
 }
 

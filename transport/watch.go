@@ -12,6 +12,7 @@ import (
 
 	"github.com/warmwire/warmwire/heartbeat"
 	"github.com/warmwire/warmwire/transport/dial"
+	"github.com/warmwire/warmwire/transport/flight"
 )
 
 // freshLimit bounds the connection that is made to see whether the path lives.
@@ -33,6 +34,7 @@ type flow struct {
 	answered      func()      // at the first answer; nil = nobody is told
 
 	probes probes
+	log    *flight.Log // nil = nothing is recorded
 }
 
 // RoundTrip wakes the watch: a silence is counted from here, and what the
@@ -143,7 +145,7 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 				}
 				due = 0
 			}
-			last = o.tell(last, w.Verdict())
+			last = o.tell(f, last, w.Verdict())
 			if action == heartbeat.Leave {
 				if f.quic { // TCP flows: that is the verdict
 					o.t.cfg.HTTP3.Offers.Stalled(time.Now(), o.key)
@@ -179,7 +181,10 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 }
 
 // tell tells of a new verdict.
-func (o *origin) tell(last, now heartbeat.Verdict) heartbeat.Verdict {
+func (o *origin) tell(f *flow, last, now heartbeat.Verdict) heartbeat.Verdict {
+	if now != last {
+		f.judged(now)
+	}
 	if now != last && o.t.cfg.OnVerdict != nil {
 		o.t.cfg.OnVerdict(now.String())
 	}
@@ -198,18 +203,19 @@ func (o *origin) learn(f *flow) {
 // probe asks the peer for a sign of life; the answer is seen in heard.
 func (f *flow) probe(ctx context.Context) {
 	if p, ok := f.clientConn.(pinger); ok {
-		f.probes.ask(time.Now())
+		f.asks()
 		go func() { // PING goes ahead of what waits to be sent
 			ctx, cancel := context.WithTimeout(ctx, freshLimit)
 			defer cancel()
 			if _, err := p.Ping(ctx); err == nil {
 				f.probes.answer(time.Now())
+				f.log.Add(time.Now().UnixNano(), flight.Answer, 0, 0, 0, 0)
 				f.changed()
 			}
 		}()
 		return
 	}
-	f.probes.ask(time.Now())
+	f.asks()
 	dial.Probe(f.raw)
 }
 

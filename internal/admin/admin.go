@@ -49,6 +49,9 @@ type Config struct {
 	// is no such order. InterruptedRequests lists the last that were. nil = 501.
 	SlowRequests        func(by string) (any, bool)
 	InterruptedRequests func() any
+	// Flight shows the log of a connection to an upstream, or lists the connections if id is
+	// 0; false = there is none; nil = 501.
+	Flight func(id uint64) (any, bool)
 	// Settings are those that Tune takes, with their values, marshalled as JSON; nil = 501.
 	Settings func() any
 	// Preview says what Tune would change and touch, marshalled as JSON, and changes
@@ -106,6 +109,7 @@ func New(cfg Config) (*Admin, error) {
 		"/v1/settings":     {http.MethodGet, false, a.settings},
 		"/v1/events":       {http.MethodGet, false, a.events},
 
+		"/v1/flights":              {http.MethodGet, false, a.flights},
 		"/v1/requests/slowest":     {http.MethodGet, false, a.slowest},
 		"/v1/requests/interrupted": {http.MethodGet, false, a.interrupted},
 

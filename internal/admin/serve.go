@@ -19,6 +19,7 @@ GET  /v1/streams  JSON: what runs, and how far behind its app is
 GET  /v1/events   status and streams each second, as server-sent events
 GET  /v1/requests/slowest  of the last hour, ?by=duration, first_token or late: where their time went
 GET  /v1/requests/interrupted  the last that broke off
+GET  /v1/flights  connections to upstreams; ?id=NUMBER: what happened on one lately
 GET  /v1/settings what POST /v1/tune takes, and the values in force
 GET  /v1/openapi.json  this list for programs (OpenAPI 3.1)
 POST /v1/dns/flush   forget what DNS said of ?name=HOST, or of all names

@@ -90,10 +90,12 @@ var houseRules = rules{
 			"heartbeat":           "advises each connection",
 			"bufferctl":           "the buffers of its streams",
 
+			"transport/flight":     "its own parts",
 			"internal/attribution": "the form in which a connection shows what its network does",
 		},
 		"transport/dial":      nothing,
 		"transport/fault":     nothing,
+		"transport/flight":    nothing,
 		"transport/semantics": nothing,
 		"transport/contract":  {"transport/fault": "typed errors"},
 		"transport/h1":        {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors", "transport/contract": "its tests"},

@@ -98,6 +98,7 @@ func (s *Sidecar) buildForward(cfg *config.Config, t *ingress.Table, ups map[str
 			return err
 		}
 		tr, err := transport.New(dialer, transport.Config{
+			Flights: s.flights,
 			ClassOf: classOf, Trust: trusted, Sessions: s.sessions, StreamLimit: int(cfg.DefaultBuffer.StreamLimit), Budget: s.memory,
 			OnHandshake:  func(h transport.Handshake) { s.metrics.Handshake("", h.How, h.Took) },
 			TLSHandshake: time.Duration(limits.TLSHandshake), RequestWrite: time.Duration(limits.RequestWrite),
@@ -147,6 +148,7 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 			Learned: s.idleLimits.of,
 		},
 		OnConn:  func(delta int, protocol string) { s.metrics.UpstreamConn(u.Name, protocol, delta) },
+		Flights: s.flights,
 		QlogDir: u.QlogDir, WebSocketHTTP2: u.WebSocketHTTP2,
 		Distrust: func(ctx context.Context, addr string) bool {
 			host, ok := lookedUp(addr, pick)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -83,6 +84,10 @@ func TestSlowRequestsAreExplained(t *testing.T) {
 			}
 			if got.Fault != tt.fault || got.Stages[tt.stage] < tt.least {
 				t.Errorf("fault %q, want %q: %s", got.Fault, tt.fault, text)
+			}
+			flight := r.get("/v1/flights?id=" + strconv.FormatUint(got.Connection, 10))
+			if got.Connection == 0 || tt.batches == 0 && !strings.Contains(flight, `"protocol": "http/1.1"`) || strings.Contains(flight, "PLANTED") {
+				t.Errorf("the flight of connection %d: %s", got.Connection, flight)
 			}
 			if strings.Contains(text, "PLANTED") || strings.Contains(text, "completions") {
 				t.Errorf("the list has what was said: %s", text)

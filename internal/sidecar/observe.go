@@ -170,6 +170,7 @@ func (s *Sidecar) buildAdmin(cfg *config.Config) error {
 			return err == nil && info.Seen && s.adminLn.Addr().Network() == "unix" && int(info.UID) == os.Getuid()
 		},
 	}
+	ac.Flight = s.flight
 	ac.SlowRequests, ac.InterruptedRequests = s.slowRequests, s.interruptedRequests
 	ac.Upgrade = s.opt.Upgrade
 	if s.opt.Load != nil {

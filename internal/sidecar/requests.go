@@ -161,6 +161,14 @@ func statuses(list []shownRequest) []requestStatus {
 	return out
 }
 
+// flight shows one connection's log, or lists them if id is 0; false = there is none.
+func (s *Sidecar) flight(id uint64) (any, bool) {
+	if id == 0 {
+		return s.flights.List(), true
+	}
+	return s.flights.Flight(id)
+}
+
 // slowRequests and interruptedRequests are what the admin listener shows.
 func (s *Sidecar) slowRequests(by string) (any, bool) { return s.requests.slowestBy(by, time.Now()) }
 func (s *Sidecar) interruptedRequests() any           { return s.requests.lastInterrupted() }

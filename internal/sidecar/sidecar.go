@@ -27,6 +27,7 @@ import (
 	"github.com/warmwire/warmwire/tlspool"
 	"github.com/warmwire/warmwire/tlspool/trust"
 	"github.com/warmwire/warmwire/transport/dial"
+	"github.com/warmwire/warmwire/transport/flight"
 )
 
 // Options are what the program adds to the configuration.
@@ -79,6 +80,7 @@ type Sidecar struct {
 
 	idleLimits *idleLimits
 	requests   requestLists
+	flights    *flight.Recorder
 	beats      *beats
 	spares     spares
 	reaching   sync.WaitGroup // connections that show whether a path lives
@@ -127,6 +129,7 @@ func New(cfg *config.Config, opt Options) (*Sidecar, error) {
 	if s.memory, err = bufferctl.NewBudget(bufferctl.Config{Limit: memoryLimit(cfg)}); err != nil {
 		return nil, err
 	}
+	s.flights = flight.New(s.memory)
 	s.metrics.SetMemory(s.memory.Used, s.memory.Limit)
 	s.metrics.SetConcurrency(s.concurrency)
 	s.metrics.SetEndpointStates(s.endpoints)

@@ -35,6 +35,10 @@ type Config struct {
 
 	SettingsTimeout time.Duration // for the peer's SETTINGS to arrive; 0 = 10 s
 
+	// OnFrame is told of each frame that came, or is queued to leave, with its length; at is
+	// in Unix nanoseconds, 0 = now. It must not block. nil = nobody is told.
+	OnFrame func(out bool, at int64, kind uint8, stream, length uint32)
+
 	// OnChange is called after Available, InFlight or Err may have changed, with
 	// no lock held, by any goroutine. It must not block. nil = nobody is told.
 	OnChange func()

@@ -92,6 +92,7 @@ func New(nc net.Conn, cfg Config) (*Conn, error) {
 	c.small.New = func() any { return &chunk{b: make([]byte, smallChunk)} }
 	c.large.New = func() any { return &chunk{b: make([]byte, largeChunk)} }
 	c.out.wake.L, c.out.round, c.out.turn = &c.mu, firstRound, 1
+	c.out.onFrame = cfg.OnFrame
 	c.fw = http2.NewFramer(&c.out, nil)
 	c.henc = hpack.NewEncoder(&c.hbuf)
 	c.in.init(c)

@@ -59,6 +59,9 @@ func (c *Conn) readFrame(first bool) error {
 	if err != nil {
 		return err
 	}
+	if c.cfg.OnFrame != nil {
+		c.cfg.OnFrame(false, c.lastRead.Load(), uint8(fh.Type), fh.StreamID, fh.Length)
+	}
 	if first && (fh.Type != http2.FrameSettings || fh.Flags.Has(http2.FlagSettingsAck)) {
 		return violation(http2.ErrCodeProtocol, "the first frame is not SETTINGS") // RFC 9113 §3.4
 	}

@@ -26,6 +26,7 @@ const (
 
 // output is what waits to be written. Guarded by Conn.mu.
 type output struct {
+	onFrame func(out bool, at int64, kind uint8, stream, length uint32)
 	buf     []byte
 	marks   []mark
 	spare   []byte // the writer's other buffer
@@ -50,6 +51,9 @@ type mark struct {
 // Write queues what the framer made. It is called with Conn.mu held.
 func (o *output) Write(p []byte) (int, error) {
 	o.buf = append(o.buf, p...)
+	if o.onFrame != nil && len(p) >= 9 {
+		o.onFrame(true, 0, p[3], binary.BigEndian.Uint32(p[5:]), uint32(p[0])<<16|uint32(p[1])<<8|uint32(p[2]))
+	}
 	return len(p), nil
 }
 
