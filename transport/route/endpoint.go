@@ -48,8 +48,10 @@ type endpoint struct {
 	protocol uint8 // of its last answer
 	learned  [kinds][protocols]ewma
 
-	failures  int // in a row
-	slow      int // late first bytes in a row
+	usual     float64   // how many waited for a first byte when another came, of late
+	usualAt   time.Time // zero: not known
+	failures  int       // in a row
+	slow      int       // late first bytes in a row
 	until     time.Time
 	times     int // that it was left out lately
 	probation bool
@@ -72,6 +74,22 @@ func (w *ewma) observe(d time.Duration, now time.Time) {
 		d = time.Duration(float64(w.value)*old + float64(d)*(1-old))
 	}
 	w.value, w.at = d, now
+}
+
+// crowd learns how many waited when a request came that has its first byte now.
+func (e *endpoint) crowd(had int, now time.Time) {
+	old := 0.0
+	if !e.usualAt.IsZero() {
+		old = math.Exp(-float64(now.Sub(e.usualAt)) / float64(memory))
+	}
+	e.usual, e.usualAt = e.usual*old+float64(had)*(1-old), now
+}
+
+// penalty is how much longer than was learned a further request is expected to wait, for
+// more of them wait already than did when that was learned: a server with places for many
+// is not slower for each of them.
+func (e *endpoint) penalty(now time.Time) float64 {
+	return max(1, (float64(e.pending)+1+e.queue(now))/(e.usual+1))
 }
 
 // expects is how long the first byte of a request is expected to take, of a stream if

@@ -126,7 +126,7 @@ func (t *Transport) fewerLocked(now time.Time) *endpoint {
 }
 
 // soonerLocked takes of two the one that is expected to give its first byte sooner: what
-// was learned, for each of the requests that wait for one already, and one more.
+// was learned, and more if more requests than usual wait for one already.
 func (t *Transport) soonerLocked(now time.Time) *endpoint {
 	a, b := t.twoLocked()
 	ca, cb := t.costLocked(a, now), t.costLocked(b, now)
@@ -136,8 +136,19 @@ func (t *Transport) soonerLocked(now time.Time) *endpoint {
 	if t.lookLocked(b.e, now) {
 		return b.e
 	}
+	if len(t.able) == few { // the third may be better than both
+		for _, c := range t.able {
+			if c.e != a.e && c.e != b.e && t.costLocked(c, now) < min(ca, cb) {
+				return c.e
+			}
+		}
+	}
 	return a.e
 }
+
+// few endpoints are compared all: if one of three is slow, every third pair would leave
+// no choice but the second best.
+const few = 3
 
 // costLocked is the time that a further request is expected to wait.
 func (t *Transport) costLocked(a able, now time.Time) float64 {
@@ -149,7 +160,7 @@ func (t *Transport) costLocked(a able, now time.Time) float64 {
 	if !ok {
 		return math.MaxFloat64 / 4 * (1 - 1/(float64(e.pending)+1))
 	}
-	return float64(d) * (float64(e.pending) + 1 + e.queue(now)) * e.crowded(now) / a.weight
+	return float64(d) * e.penalty(now) * e.crowded(now) / a.weight
 }
 
 // lookLocked says whether e, which would not be chosen, gets a request nevertheless, to

@@ -92,6 +92,7 @@ type attempt struct {
 	start      time.Time
 	kind       kind
 	protocol   uint8
+	had        int  // of others that waited at it then
 	look       bool // it is to find out whether a slow endpoint has become better
 	socket     bool // it became something else than HTTP
 	good       bool // an answer whose time says something
@@ -126,6 +127,7 @@ func (t *Transport) begin(req *http.Request) *attempt {
 		a.e = t.pickLocked(a.start, t.bondLocked(req), a.c)
 		a.look = t.looked == t.picks
 	}
+	a.had = a.e.pending
 	a.e.begin(a)
 	a.c.goes(a.e)
 	return a
@@ -203,6 +205,7 @@ func (a *attempt) arrived(learn bool) {
 			*w = ewma{}
 		}
 		w.observe(took, now)
+		a.e.crowd(a.had, now)
 		a.e.protocol = a.protocol
 		t.streams = t.streams || a.kind == stream
 	}
