@@ -58,7 +58,7 @@ func (w Way) Variables(env Env) ([]Variable, error) {
 	set := map[string]string{
 		"HTTP_PROXY": proxy.String(), "http_proxy": proxy.String(), "HTTPS_PROXY": proxy.String(), "https_proxy": proxy.String(),
 		"wss_proxy": proxy.String(), // aiohttp's for WebSockets
-		"NO_PROXY": without, "no_proxy": without, "WARMWIRE_URL": w.Base,
+		"NO_PROXY":  without, "no_proxy": without, "WARMWIRE_URL": w.Base,
 		"NODE_USE_ENV_PROXY": "1", // heeded by Node 24, and by 22.21 and later
 	}
 	for _, name := range []string{"ALL_PROXY", "all_proxy"} {
