@@ -5,6 +5,7 @@ package e2e
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,7 +15,7 @@ import (
 
 // stream begins a streamed answer through Warmwire and returns once the first bytes are
 // there; the rest is left unread until the test ends.
-func (s *stage) stream(t *testing.T, name, faults string) {
+func (s *stage) stream(t *testing.T, name, faults string) io.ReadCloser {
 	t.Helper()
 	close(s.begin(name).first)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.origin+"/openai/v1/chat/completions",
@@ -32,6 +33,7 @@ func (s *stage) stream(t *testing.T, name, faults string) {
 	if _, err := bufio.NewReaderSize(resp.Body, 16).ReadByte(); err != nil || resp.StatusCode != http.StatusOK {
 		t.Fatalf("%d %v", resp.StatusCode, err)
 	}
+	return resp.Body
 }
 
 // TestDashboard opens the page at the admin root in a browser while streams run, one of
@@ -45,7 +47,8 @@ func TestDashboard(t *testing.T) {
 		s.stream(t, fmt.Sprint("short-", i), "tokens=5&gap=5ms")
 	}
 	s.stream(t, "steady", "tokens=1000000&gap=100ms")
-	s.stream(t, "unread", "tokens=1000000&gap=0s&size=4000")
+	slow := s.stream(t, "slow", "tokens=2&gap=2500ms")
+	unread := s.stream(t, "unread", "tokens=1000000&gap=0s&size=4000")
 	secret, err := os.ReadFile(filepath.Join(s.state, "admin.token"))
 	if err != nil {
 		t.Fatal(err)
@@ -60,6 +63,13 @@ func TestDashboard(t *testing.T) {
 	b.await(text("#say-requests"), "finished since the start")
 	b.await(text("#say-ttft"), "99 of 100 within")
 	b.await("document.querySelectorAll('#chart-ttft canvas').length", "1")
+	if _, err := io.Copy(io.Discard, slow); err != nil {
+		t.Fatal(err)
+	}
+	_ = unread.Close() // its app has enough
+	b.await(text("#request-table tbody"), "slow provider")
+	b.eval("(() => { const e = document.getElementById('request-list'); e.value = 'interrupted'; e.dispatchEvent(new Event('change')) })()")
+	b.await(text("#request-table tbody"), "slow reader")
 	b.shot("dashboard")
 
 	set := func(id, value string) {

@@ -52,10 +52,15 @@ type record struct {
 	code   uint8
 }
 
+// share is the part of the budget that rings may have together, so that requests do not
+// wait for room because of them.
+const share = 32
+
 // A Budget is where the memory comes from.
 type Budget interface {
 	Take(n int64) bool
 	Give(n int64)
+	Limit() int64
 }
 
 // A Recorder knows all connections.
@@ -86,12 +91,15 @@ type Log struct {
 
 // Open begins the log of a connection; nil if there is no room. A nil Recorder has none.
 func (r *Recorder) Open(protocol string) *Log {
-	if r == nil || !r.budget.Take(RingBytes) {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if int64(len(r.live)+1)*RingBytes > r.budget.Limit()/share || !r.budget.Take(RingBytes) {
 		return nil
 	}
 	l := &Log{r: r, protocol: protocol, opened: time.Now()}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.last++
 	l.id = r.last
 	r.live[l.id] = l

@@ -13,7 +13,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-type budget struct{ left int64 }
+type budget struct{ left, limit int64 }
+
+func (b *budget) Limit() int64 { return b.limit }
 
 func (b *budget) Take(n int64) bool {
 	if b.left < n {
@@ -27,7 +29,7 @@ func (b *budget) Give(n int64) { b.left += n }
 // The ring keeps the newest, its memory is taken and given back, and what was kept stays
 // as it was, sixteen of them.
 func TestARingIsBounded(t *testing.T) {
-	b := &budget{left: 2 * flight.RingBytes}
+	b := &budget{left: 2 * flight.RingBytes, limit: 1 << 20}
 	r := flight.New(b)
 	l, other := r.Open("h2"), r.Open("h2")
 	if l == nil || other == nil || r.Open("h2") != nil || b.left != 0 {
@@ -62,6 +64,10 @@ func TestARingIsBounded(t *testing.T) {
 	if _, ok := r.Flight(1); ok {
 		t.Error("seventeen newer ones, and the first is kept")
 	}
+	few := flight.New(&budget{1 << 20, 64 * flight.RingBytes}) // two are a 32nd
+	if few.Open("h2") == nil || few.Open("h2") == nil || few.Open("h2") != nil {
+		t.Error("rings may have a 32nd of the budget, no less and no more")
+	}
 	var none *flight.Log
 	none.Add(0, flight.Probe, 0, 0, 0, 0)
 	none.Keep("x")
@@ -69,7 +75,7 @@ func TestARingIsBounded(t *testing.T) {
 }
 
 func BenchmarkAdd(b *testing.B) {
-	l := flight.New(&budget{left: 1 << 20}).Open("h2")
+	l := flight.New(&budget{1 << 20, 1 << 20}).Open("h2")
 	b.ReportAllocs()
 	for b.Loop() {
 		l.Add(1, flight.FrameIn, 0, 1, 100, 0)

@@ -223,7 +223,7 @@ func TestColdBurst(t *testing.T) {
 				// can open a few too many and never too few.
 				spare := 0
 				if tt.limit > 1 && tt.cfg.MaxConnections == 0 && tt.conns > 1 {
-					spare = 3
+					spare = 2 * tt.conns
 				}
 				if n := len(o.opened()); n < tt.conns || n > tt.conns+spare {
 					t.Errorf("%d connections, want %d", n, tt.conns)

@@ -245,8 +245,26 @@ function showInterruptions(samples) {
   table("interruption-table", ["Upstream", "What", "Cause", "How often"], rows, "None.");
 }
 
+// What a request suffered from, for people.
+const faults = {
+  slow_provider: "slow provider", network: "lossy or late network", slow_reader: "slow reader: the app", buffering_hop: "buffering hop between",
+};
+
+async function readRequests() {
+  const answer = await fetch(`/v1/requests/${$("request-list").value}`);
+  if (!answer.ok) return;
+  const rows = (await answer.json()).map((r) => {
+    const stages = Object.entries(r.stages_ms).sort((a, b) => b[1] - a[1]).slice(0, 3).filter(([, ms]) => ms >= 0.01 * r.duration_ms);
+    const end = r.outcome === "ok" ? "ok" : { text: `${r.outcome.replace("_", " by ")}${r.cause ? `: ${r.cause.replaceAll("_", " ")}` : ""}`, mark: "warn" };
+    return [r.id, r.upstream, end, r.fault ? { text: faults[r.fault] ?? r.fault, mark: "warn" } : "", seconds(r.duration_ms / 1000), r.ttft_ms ? seconds(r.ttft_ms / 1000) : "",
+      stages.map(([name, ms]) => `${name.replace("_", " ")} ${seconds(ms / 1000)} (${Math.round(100 * ms / r.duration_ms)} %)`).join(", "), r.connection ?? ""];
+  });
+  table("request-table", ["Id", "Upstream", "Ended", "Suffered from", "Took", "First token", "Most of it", "Connection"], rows, "None.");
+}
+
 async function readMetrics() {
   if (document.hidden) return;
+  readRequests().catch(() => { /* the badge says that Warmwire is away */ });
   try {
     const answer = await fetch("/metrics", { headers: { Accept: "text/plain" } });
     if (!answer.ok) return;
@@ -378,6 +396,8 @@ $("setting-value").addEventListener("input", () => { $("apply").disabled = true;
 $("setting-form").addEventListener("submit", preview);
 $("apply").addEventListener("click", apply);
 $("undo").addEventListener("click", undo);
+
+$("request-list").addEventListener("change", readRequests);
 
 follow();
 readMetrics();
