@@ -65,7 +65,7 @@ func TestARingIsBounded(t *testing.T) {
 		t.Error("seventeen newer ones, and the first is kept")
 	}
 	few := flight.New(&budget{1 << 20, 64 * flight.RingBytes}) // two are a 32nd
-	if few.Open("h2") == nil || few.Open("h2") == nil || few.Open("h2") != nil {
+	if first, second, third := few.Open("h2"), few.Open("h2"), few.Open("h2"); first == nil || second == nil || third != nil {
 		t.Error("rings may have a 32nd of the budget, no less and no more")
 	}
 	var none *flight.Log
