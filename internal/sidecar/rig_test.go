@@ -142,23 +142,6 @@ func (r *rig) metric(line string) {
 	}
 }
 
-// buffered waits until streams and flight records hold between least and most bytes
-// together.
-func (r *rig) buffered(least, most float64) {
-	r.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		var now float64
-		_, rest, found := strings.Cut(r.get("/metrics"), "\nwarmwire_buffer_bytes ")
-		if _, err := fmt.Sscan(rest, &now); found && err == nil && now >= least && now <= most {
-			return
-		}
-		if time.Now().After(deadline) {
-			r.t.Fatalf("%g bytes are held, want %g to %g", now, least, most)
-		}
-	}
-}
-
 // post makes an admin call that changes state.
 func (r *rig) post(path string) (status int, body string) {
 	r.t.Helper()
