@@ -5,10 +5,8 @@ package main
 import (
 	"context"
 	"crypto/x509"
-	"encoding/json"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"runtime"
 	"slices"
@@ -99,8 +97,7 @@ func findRunning(ctx context.Context, cfg *config.Config) (r running, found bool
 		return r, false
 	}
 	var st runningStatus
-	code, text, err := askAdmin(ctx, cfg.Admin.Address, http.MethodGet, "/v1/status", "")
-	if err != nil || code != http.StatusOK || json.Unmarshal(text, &st) != nil || st.Draining {
+	if err := readRunning(ctx, cfg, "/v1/status", &st); err != nil || st.Draining {
 		return r, false
 	}
 	for _, address := range cfg.Listen.Addresses {

@@ -5,11 +5,9 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -210,14 +208,7 @@ func (t *top) read(ctx context.Context) error {
 		path string
 		into any
 	}{{"/v1/status", &status}, {"/v1/streams", &streams}} {
-		code, body, err := askAdmin(ctx, t.cfg.Admin.Address, http.MethodGet, part.path, "")
-		if err == nil && code != http.StatusOK {
-			err = fmt.Errorf("the admin listener answers %d: %s", code, strings.TrimSpace(string(body)))
-		}
-		if err == nil {
-			err = json.Unmarshal(body, part.into)
-		}
-		if err != nil {
+		if err := readRunning(ctx, t.cfg, part.path, part.into); err != nil {
 			return fmt.Errorf("top: %w", err)
 		}
 	}

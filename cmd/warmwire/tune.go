@@ -4,12 +4,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -121,20 +119,12 @@ func editFile(path string, changes map[string]string) error {
 
 // tune sends changes to the running process.
 func tune(ctx context.Context, out io.Writer, cfg *config.Config, changes url.Values) error {
-	token, err := adminToken(cfg)
+	refused, err := changeRunning(ctx, healthTimeout, cfg, "/v1/tune?"+changes.Encode())
 	if err != nil {
 		return fmt.Errorf("tune: %w", err)
 	}
-	status, body, err := askAdmin(ctx, cfg.Admin.Address, http.MethodPost, "/v1/tune?"+changes.Encode(), token)
-	if err != nil {
-		return fmt.Errorf("tune: %w", err)
-	}
-	if status != http.StatusOK {
-		var refusal struct{ Error struct{ Message string } }
-		if json.Unmarshal(body, &refusal) == nil && refusal.Error.Message != "" {
-			body = []byte(refusal.Error.Message)
-		}
-		return fmt.Errorf("tune: refused, nothing has changed: %s", strings.TrimSpace(string(body)))
+	if refused != "" {
+		return fmt.Errorf("tune: refused, nothing has changed: %s", refused)
 	}
 	for _, key := range slices.Sorted(maps.Keys(changes)) {
 		value := changes.Get(key)
@@ -150,16 +140,12 @@ func tune(ctx context.Context, out io.Writer, cfg *config.Config, changes url.Va
 
 // showTuned prints what is not as in the file.
 func showTuned(ctx context.Context, out io.Writer, cfg *config.Config) error {
-	status, body, err := askAdmin(ctx, cfg.Admin.Address, http.MethodGet, "/v1/status", "")
-	if err != nil {
+	var st struct{ Tuned map[string]string }
+	if err := readRunning(ctx, cfg, "/v1/status", &st); err != nil {
 		return fmt.Errorf("tune: %w", err)
 	}
-	var st struct{ Tuned map[string]string }
-	if err := json.Unmarshal(body, &st); status != http.StatusOK || err != nil {
-		return fmt.Errorf("tune: the admin listener answers %d: %s", status, strings.TrimSpace(string(body)))
-	}
 	if len(st.Tuned) == 0 {
-		_, err = fmt.Fprintln(out, "everything is as in the file")
+		_, err := fmt.Fprintln(out, "everything is as in the file")
 		return err
 	}
 	for _, key := range slices.Sorted(maps.Keys(st.Tuned)) {
@@ -168,20 +154,4 @@ func showTuned(ctx context.Context, out io.Writer, cfg *config.Config) error {
 		}
 	}
 	return nil
-}
-
-// adminToken is what calls need that change something; "" on a Unix socket, which
-// knows who asks.
-func adminToken(cfg *config.Config) (string, error) {
-	if strings.HasPrefix(cfg.Admin.Address, "unix:") {
-		return "", nil
-	}
-	if cfg.Admin.TokenFile == "none" {
-		return "", fmt.Errorf("admin.token_file is none: such calls are refused")
-	}
-	token, err := os.ReadFile(cfg.Admin.TokenFile)
-	if err != nil {
-		return "", fmt.Errorf("admin.token_file: %w", err)
-	}
-	return strings.TrimSpace(string(token)), nil
 }

@@ -4,11 +4,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -37,20 +34,12 @@ func upgradeCommand(path *string) *cobra.Command {
 }
 
 func askUpgrade(ctx context.Context, out io.Writer, cfg *config.Config) error {
-	token, err := adminToken(cfg)
+	refused, err := changeRunning(ctx, upgradeLimit+healthTimeout, cfg, "/v1/upgrade")
 	if err != nil {
 		return fmt.Errorf("upgrade: %w", err)
 	}
-	status, body, err := askAdminFor(ctx, upgradeLimit+healthTimeout, cfg.Admin.Address, http.MethodPost, "/v1/upgrade", token)
-	if err != nil {
-		return fmt.Errorf("upgrade: %w", err)
-	}
-	if status != http.StatusOK {
-		var refusal struct{ Error struct{ Message string } }
-		if json.Unmarshal(body, &refusal) == nil && refusal.Error.Message != "" {
-			body = []byte(refusal.Error.Message)
-		}
-		return fmt.Errorf("the running process goes on: %s", strings.TrimSpace(string(body)))
+	if refused != "" {
+		return fmt.Errorf("the running process goes on: %s", refused)
 	}
 	_, err = fmt.Fprintln(out, "upgraded")
 	return err

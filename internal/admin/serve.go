@@ -126,50 +126,36 @@ func (a *Admin) clearIntercept(w http.ResponseWriter, r *http.Request) {
 // tune takes keys and values from the query, as calls have no body.
 func (a *Admin) tune(w http.ResponseWriter, r *http.Request) {
 	if a.cfg.Tune == nil {
-		(&refusal{http.StatusNotImplemented, "not_tunable", "this Warmwire was started without a configuration to read again"}).write(w)
+		notTunable.write(w)
 		return
 	}
-	changes, ref := changesOf(r)
-	if ref != nil {
-		ref.write(w)
-		return
-	}
-	if err := a.cfg.Tune(changes); err != nil {
-		(&refusal{http.StatusUnprocessableEntity, "tune_failed", err.Error()}).write(w)
-		return
-	}
-	writeJSON(w, http.StatusOK, map[string]any{"status": "tuned", "changes": changes})
+	answerChanges(w, r, func(changes map[string]string) (any, error) {
+		return map[string]any{"status": "tuned", "changes": changes}, a.cfg.Tune(changes)
+	})
 }
 
 // preview says what tune would do.
 func (a *Admin) preview(w http.ResponseWriter, r *http.Request) {
 	if a.cfg.Preview == nil {
-		(&refusal{http.StatusNotImplemented, "not_tunable", "this Warmwire was started without a configuration to read again"}).write(w)
+		notTunable.write(w)
 		return
 	}
-	changes, ref := changesOf(r)
-	if ref != nil {
-		ref.write(w)
-		return
-	}
-	what, err := a.cfg.Preview(changes)
-	if err != nil {
-		(&refusal{http.StatusUnprocessableEntity, "tune_failed", err.Error()}).write(w)
-		return
-	}
-	writeJSON(w, http.StatusOK, what)
+	answerChanges(w, r, a.cfg.Preview)
 }
 
 func (a *Admin) settings(w http.ResponseWriter, _ *http.Request) {
 	if a.cfg.Settings == nil {
-		(&refusal{http.StatusNotImplemented, "not_tunable", "this Warmwire was started without a configuration to read again"}).write(w)
+		notTunable.write(w)
 		return
 	}
 	writeJSON(w, http.StatusOK, a.cfg.Settings())
 }
 
-// changesOf reads keys and values from the query.
-func changesOf(r *http.Request) (map[string]string, *refusal) {
+var notTunable = &refusal{http.StatusNotImplemented, "not_tunable", "this Warmwire was started without a configuration to read again"}
+
+// answerChanges reads keys and values from the query, and answers with what f says of
+// them.
+func answerChanges(w http.ResponseWriter, r *http.Request, f func(changes map[string]string) (any, error)) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	changes := make(map[string]string, len(query))
 	for key, values := range query {
@@ -179,9 +165,15 @@ func changesOf(r *http.Request) (map[string]string, *refusal) {
 		changes[key] = values[0]
 	}
 	if err != nil || len(changes) == 0 {
-		return nil, &refusal{http.StatusBadRequest, "bad_query", "write POST /v1/tune?KEY=VALUE, such as upstreams.openai.retry.budget=0.1; an empty value takes the file's back"}
+		(&refusal{http.StatusBadRequest, "bad_query", "write POST /v1/tune?KEY=VALUE, such as upstreams.openai.retry.budget=0.1; an empty value takes the file's back"}).write(w)
+		return
 	}
-	return changes, nil
+	what, err := f(changes)
+	if err != nil {
+		(&refusal{http.StatusUnprocessableEntity, "tune_failed", err.Error()}).write(w)
+		return
+	}
+	writeJSON(w, http.StatusOK, what)
 }
 
 // quit sends its answer before the drain begins, because the drain may be over
