@@ -104,11 +104,12 @@ var houseRules = rules{
 		"transport/h3/altsvc": nothing,
 		"transport/pool":      {"heartbeat": "learned limits decide when a connection is replaced", "transport/fault": "typed errors"},
 		// Layers wrap a RoundTripper and know neither each other nor transport.
-		"transport/qos":    {"transport/hints": "what answers say of limits"},
+		"transport/qos":    {"transport/hints": "what answers say of limits", "transport/layer": "is told how an answer goes"},
 		"transport/retry":  {"transport/hints": "what answers say of limits"},
 		"transport/hints":  nothing,
 		"transport/resume": nothing,
-		"transport/route":  nothing,
+		"transport/route":  {"transport/layer": "is told how an answer goes"},
+		"transport/layer":  nothing,
 
 		// Leaves take what they need from others as a func.
 		"dnscache":          {"dnscache/exchange": "its own parts"},

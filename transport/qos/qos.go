@@ -4,9 +4,9 @@ package qos
 
 import (
 	"errors"
-	"io"
-	"net"
 	"net/http"
+
+	"github.com/warmwire/warmwire/transport/layer"
 )
 
 // A Transport is a way through a gate.
@@ -47,93 +47,13 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	s.answered(resp)
-	resp.Body = hold(resp.Body, s)
+	resp.Body = layer.Body(resp.Body, s)
 	done = true
 	return resp, nil
 }
 
-// A body gives the slot back at its end.
-type body struct {
-	io.ReadCloser
-	s *slot
-}
+// Ended gives the slot back: [layer.Watcher].
+func (s *slot) Ended(error) { s.release() }
 
-// hold wraps what is read of an answer, with what the way out can do besides.
-func hold(b io.ReadCloser, s *slot) io.ReadCloser {
-	h := &body{b, s}
-	switch b := b.(type) {
-	case socket:
-		return &heldSocket{h, b}
-	case io.WriterTo:
-		return &heldStream{h, b}
-	case io.ReadWriteCloser:
-		return &heldPipe{h, b}
-	}
-	return h
-}
-
-func (b *body) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if err != nil {
-		b.s.release()
-	}
-	return n, err
-}
-
-func (b *body) Close() error {
-	err := b.ReadCloser.Close()
-	b.s.release()
-	return err
-}
-
-// Buffered is how many bytes have come and wait for a Read.
-func (b *body) Buffered() int {
-	if h, ok := b.ReadCloser.(interface{ Buffered() int }); ok {
-		return h.Buffered()
-	}
-	return 0
-}
-
-type heldStream struct {
-	*body
-	from io.WriterTo
-}
-
-func (h *heldStream) WriteTo(w io.Writer) (int64, error) {
-	n, err := h.from.WriteTo(w)
-	h.s.release()
-	return n, err
-}
-
-// A socket is the body of an answer that began a WebSocket. Its reading side may end
-// before the other: only Close gives the slot back.
-type socket interface {
-	io.ReadWriteCloser
-	CloseWrite() error
-	Watch() net.Conn
-}
-
-type heldSocket struct {
-	*body
-	socket
-}
-
-func (h *heldSocket) Read(p []byte) (int, error) { return h.socket.Read(p) }
-func (h *heldSocket) Close() error               { return h.body.Close() }
-
-// Endpoint is where it is open to, "" if the way out does not say.
-func (h *heldSocket) Endpoint() string {
-	if at, ok := h.socket.(interface{ Endpoint() string }); ok {
-		return at.Endpoint()
-	}
-	return ""
-}
-
-// A heldPipe is one of another way out.
-type heldPipe struct {
-	*body
-	rw io.ReadWriteCloser
-}
-
-func (h *heldPipe) Read(p []byte) (int, error)  { return h.rw.Read(p) }
-func (h *heldPipe) Write(p []byte) (int, error) { return h.rw.Write(p) }
+// Closed gives the slot back. Of a WebSocket only this does.
+func (s *slot) Closed() { s.release() }

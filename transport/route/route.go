@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/warmwire/warmwire/transport/layer"
 )
 
 // A Transport is a way to the endpoints of one upstream.
@@ -177,7 +179,7 @@ func (a *attempt) head(resp *http.Response) {
 		a.t.wellLocked(a.e, time.Now())
 		a.t.mu.Unlock()
 	}
-	resp.Body = wrap(resp.Body, a, failed)
+	resp.Body = layer.Body(resp.Body, &answer{a: a, failed: failed})
 }
 
 // handshake says whether the answer opened a WebSocket over another HTTP than 1.1.
