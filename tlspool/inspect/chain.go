@@ -123,11 +123,8 @@ func judge(presented []*x509.Certificate, cfg Config, now time.Time) (c *Chain, 
 
 // pinned looks for one of the pins in a verified chain.
 func (c *Chain) pinned(chains [][]*x509.Certificate, cfg Config) {
-	bare := func(pin string) string { // also as curl writes it, and unpadded
-		return strings.TrimRight(strings.TrimPrefix(strings.TrimPrefix(pin, "sha256/"), "/"), "=")
-	}
 	for _, cert := range slices.Concat(chains...) {
-		if slices.ContainsFunc(cfg.Pins, func(pin string) bool { return bare(pin) == bare(trust.PinOf(cert)) }) {
+		if slices.ContainsFunc(cfg.Pins, func(pin string) bool { return barePin(pin) == barePin(trust.PinOf(cert)) }) {
 			return
 		}
 	}
@@ -139,6 +136,17 @@ func (c *Chain) pinned(chains [][]*x509.Certificate, cfg Config) {
 	default:
 		c.add(PinMismatch, text)
 	}
+}
+
+// barePin is the Base64 of a pin without padding, also of one as curl writes it, with two
+// slashes. The Base64 may begin with a slash itself, so the length tells the two apart.
+func barePin(pin string) string {
+	const length = 43 // of 32 bytes
+	text := strings.TrimRight(strings.TrimPrefix(pin, "sha256/"), "=")
+	if len(text) == length+1 {
+		text = strings.TrimPrefix(text, "/")
+	}
+	return text
 }
 
 func verify(presented []*x509.Certificate, roots *x509.CertPool, at time.Time) ([][]*x509.Certificate, error) {
