@@ -15,7 +15,7 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 VULNDB   := golang.org/x/vulndb@v0.0.0-20261105234957-e22db6528018
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test race fuzz arch lint vuln check e2e e2e-deps clients lab lab-full lab-heartbeats bench deploy-check image clean
+.PHONY: help build demo test race fuzz arch lint vuln check e2e e2e-deps clients lab lab-full lab-heartbeats bench deploy-check release image clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -83,8 +83,12 @@ bench: build ## beside the stock proxy, nginx, haproxy, caddy, squid, tinyproxy;
 	bin/bench -warmwire bin/warmwire -intercepted # docs/interception.md has it
 
 deploy-check: ## systemd unit, container file and manifests
-	$(GO) test -count=1 ./deploy/...
+	$(GO) test -count=1 ./deploy
+	$(GO) test -count=1 ./deploy/release -release
 	cd deploy/kubernetes/check && $(GO) test ./...
+
+release: ## programs of five platforms, bills of materials, Debian packages, checksums: out/release
+	$(GO) run ./deploy/release -version $(VERSION) -out out/release
 
 image: ## container image, or its root as a tar where no engine runs
 	VERSION='$(VERSION)' GO='$(GO)' .ci/image

@@ -7,6 +7,8 @@ package deploy
 
 import (
 	"context"
+	"encoding/xml"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -160,6 +162,85 @@ func TestUnitLeavesTimeToDrain(t *testing.T) {
 	if err1 != nil || err2 != nil || timeout == 0 || stop <= wait+timeout {
 		t.Errorf("systemd kills after %v, the drain may take %v + %v (%v, %v)", stop, wait, timeout, err1, err2)
 	}
+}
+
+// TestLaunchdPlist holds the file against the form of property lists and what the
+// program needs; plutil is not here.
+func TestLaunchdPlist(t *testing.T) {
+	text := read(t, "launchd/com.github.warmwire.plist")
+	for _, f := range plistFaults(text) {
+		t.Error(f)
+	}
+	for name, f := range map[string]struct{ old, new, want string }{
+		"not closed":     {"</array>", "", "syntax error"},
+		"key without":    {"<key>RunAtLoad</key>\n\t<true/>", "<key>RunAtLoad</key>", "no value"},
+		"killed":         {"<integer>40</integer>", "<integer>20</integer>", "ExitTimeOut"},
+		"other program":  {"<string>run</string>", "<string>walk</string>", "ProgramArguments"},
+		"unknown type":   {"<true/>", "<yes/>", "yes"},
+		"starts for all": {"<key>KeepAlive</key>", "<key>KeepAliv</key>", "KeepAlive"},
+	} {
+		broken := strings.Replace(text, f.old, f.new, 1)
+		if found := strings.Join(plistFaults(broken), "\n"); broken == text || !strings.Contains(found, f.want) {
+			t.Errorf("%s: found %q, want %q", name, found, f.want)
+		}
+	}
+}
+
+// A node is one element.
+type node struct {
+	XMLName xml.Name
+	Text    string `xml:",chardata"`
+	Nodes   []node `xml:",any"`
+}
+
+func plistFaults(text string) (faults []string) {
+	var root node
+	if err := xml.Unmarshal([]byte(text), &root); err != nil {
+		return []string{err.Error()}
+	}
+	if root.XMLName.Local != "plist" || len(root.Nodes) != 1 || root.Nodes[0].XMLName.Local != "dict" {
+		return []string{"no plist with one dict"}
+	}
+	top, faults := entries(root.Nodes[0])
+	args := make([]string, 0, 2)
+	for _, n := range top["ProgramArguments"].Nodes {
+		args = append(args, n.Text)
+	}
+	if !slices.Equal(args, []string{"/usr/local/bin/warmwire", "run"}) {
+		faults = append(faults, fmt.Sprintf("ProgramArguments are %q", args))
+	}
+	// drain.wait and drain.timeout are 0 s and 25 s; the same time as in the unit.
+	if top["ExitTimeOut"].Text != "40" {
+		faults = append(faults, "ExitTimeOut is "+top["ExitTimeOut"].Text)
+	}
+	for _, key := range []string{"Label", "RunAtLoad", "KeepAlive"} {
+		if top[key].XMLName.Local == "" {
+			faults = append(faults, "no "+key)
+		}
+	}
+	return faults
+}
+
+// entries reads a dict: keys and values by turns.
+func entries(dict node) (map[string]node, []string) {
+	out, faults := map[string]node{}, []string(nil)
+	for i := 0; i < len(dict.Nodes); i += 2 {
+		key := dict.Nodes[i]
+		if key.XMLName.Local != "key" || i+1 == len(dict.Nodes) || dict.Nodes[i+1].XMLName.Local == "key" {
+			return out, append(faults, key.Text+" has no value")
+		}
+		value := dict.Nodes[i+1]
+		switch value.XMLName.Local {
+		case "string", "integer", "true", "false", "array":
+		case "dict":
+			_, inside := entries(value)
+			faults = append(faults, inside...)
+		default:
+			faults = append(faults, key.Text+" is of no type: "+value.XMLName.Local)
+		}
+		out[key.Text] = value
+	}
+	return out, faults
 }
 
 // TestManifestsHoldAValidConfiguration runs the program's own check on the
