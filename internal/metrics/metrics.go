@@ -35,7 +35,7 @@ type Metrics struct {
 	reg    *prometheus.Registry
 	labels labels
 
-	requests, interruptions, handshakes, verdicts, tokens, lookups, untrusted, pauses, retries, resumes, probes, alarms, ending *prometheus.CounterVec
+	requests, appRequests, interruptions, handshakes, verdicts, tokens, lookups, untrusted, pauses, retries, resumes, probes, alarms, ending *prometheus.CounterVec
 	malformed, refused, reloads, intercepted                                                                                    *prometheus.CounterVec
 	acceptErrors, trailers                                                                                                      prometheus.Counter
 	duration, phase, ttft, perChunk, shaking, rtt                                                                               *prometheus.HistogramVec
@@ -60,11 +60,11 @@ type Metrics struct {
 // Buckets are few, because classic ones are paid for in every series; the native
 // histograms beside them are finer (Prometheus reads those in its own format).
 var (
-	phaseBuckets = []float64{.001, .01, .05, .25, 1, 5, 30}
+	phaseBuckets = []float64{.02, .1, .5, 2.5, 30}
 	tokenBuckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 120}
-	chunkBuckets = []float64{.005, .01, .025, .05, .1, .25, 1}
+	chunkBuckets = []float64{.01, .025, .05, .1, .25, 1}
 	rttBuckets   = []float64{.1, .5}
-	totalBuckets = []float64{1, 5, 30, 120, 600}
+	totalBuckets = []float64{1, 10, 60, 600}
 )
 
 // New returns Metrics with all series at zero that have no labels.
@@ -89,7 +89,8 @@ func New(cfg Config) *Metrics {
 		m.reg.MustRegister(v)
 		return v
 	}
-	m.requests = counter("requests_total", "Finished requests, tunnels and WebSockets.", "upstream", "mode", "protocol", "outcome")
+	m.requests = counter("requests_total", "Finished requests, tunnels and WebSockets.", "upstream", "mode", "outcome")
+	m.appRequests = counter("app_requests_total", "The same by the protocol of the app.", "mode", "protocol")
 	m.interruptions = counter("interruptions_total", "Answers that did not end as they should.", "upstream", "cause")
 	m.handshakes = counter("tls_handshakes_total", "TLS handshakes with upstreams.", "upstream", "kind")
 	m.untrusted = counter("tls_verification_failures_total", "Certificates that were refused, or would have been.", "upstream", "reason", "action")
@@ -109,7 +110,7 @@ func New(cfg Config) *Metrics {
 	m.intercepted = counter("intercepts_total", "Tunnels to hosts of intercept.hosts.", "result")
 	m.tenants = newTenants(counter)
 	m.reloads = counter("config_reloads_total", "Reloads of the configuration.", "result")
-	m.duration = histogram("request_duration_seconds", "First byte of a request to the end of its answer.", totalBuckets, "upstream", "mode")
+	m.duration = histogram("request_duration_seconds", "First byte of a request to the end of its answer.", totalBuckets, "upstream", "kind")
 	m.phase = histogram("phase_seconds", "Stages before an answer begins.", phaseBuckets, "upstream", "phase")
 	m.parts = newParts(counter, histogram)
 	m.shaking = histogram("tls_handshake_seconds", "TLS handshakes that did not fail.", phaseBuckets, "kind")
@@ -274,8 +275,9 @@ func (m *Metrics) RequestDone(r Request) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	up, mode, outcome := m.upstream(r.Upstream, r.Mode), m.labels.mode.of(r.Mode), m.labels.outcome.of(r.Outcome)
-	m.requests.WithLabelValues(up, mode, m.labels.protocol.of(r.Protocol), outcome).Inc()
-	m.duration.WithLabelValues(up, mode).Observe(r.Duration.Seconds())
+	m.requests.WithLabelValues(up, mode, outcome).Inc()
+	m.appRequests.WithLabelValues(mode, m.labels.protocol.of(r.Protocol)).Inc()
+	m.duration.WithLabelValues(up, durationKind(mode)).Observe(r.Duration.Seconds())
 	if r.TrailersLost > 0 {
 		m.trailers.Add(float64(r.TrailersLost))
 	}
@@ -289,6 +291,16 @@ func (m *Metrics) RequestDone(r Request) {
 	if r.OutputTokens > 0 {
 		m.tokens.WithLabelValues(up, "output").Add(float64(r.OutputTokens))
 	}
+}
+
+// durationKind merges the ways in whose requests last alike: a label for each would be
+// as many histograms.
+func durationKind(mode string) string {
+	switch mode {
+	case "websocket", "tunnel":
+		return mode
+	}
+	return "request"
 }
 
 // interrupted says whether an answer did not end as it should.

@@ -43,8 +43,8 @@ func TestARequestIsCounted(t *testing.T) {
 	m.SetDropped(func() uint64 { return 7 })
 	text := page(t, m)
 	for _, want := range []string{
-		`warmwire_requests_total{mode="base_url",outcome="cut_upstream",protocol="HTTP/1.1",upstream="openai"} 1`,
-		`warmwire_requests_total{mode="tunnel",outcome="ok",protocol="HTTP/1.1",upstream="tunnel"} 1`,
+		`warmwire_requests_total{mode="base_url",outcome="cut_upstream",upstream="openai"} 1`,
+		`warmwire_requests_total{mode="tunnel",outcome="ok",upstream="tunnel"} 1`,
 		`warmwire_request_part_seconds_count{part="held",upstream="openai"} 1`,
 		`warmwire_request_faults_total{fault="network",upstream="openai"} 1`,
 		`warmwire_interruptions_total{cause="upstream_reset",upstream="openai"} 1`,
@@ -133,7 +133,7 @@ func TestWhatDidNotHappenIsNotObserved(t *testing.T) {
 			t.Errorf("%s was touched", name)
 		}
 	}
-	if !strings.Contains(text, `warmwire_request_duration_seconds_count{mode="host",upstream="a"} 1`) {
+	if !strings.Contains(text, `warmwire_request_duration_seconds_count{kind="request",upstream="a"} 1`) {
 		t.Error("the request was not observed")
 	}
 }

@@ -122,9 +122,9 @@ func touch(m *Metrics, up, mode string) {
 	}
 }
 
-func TestThePageStaysBelow241kB(t *testing.T) {
+func TestThePageStaysBelow200kB(t *testing.T) {
 	n := len(page(t, touched()))
-	if n > 241_000 { // of which 14 kB are there only if all twelve have limits, and 2 kB with tenants
+	if n > 200_000 { // of which 14 kB are there only if all twelve have limits, and 2 kB with tenants
 		t.Errorf("%d bytes", n)
 	}
 	t.Logf("%d bytes", n)
