@@ -70,7 +70,8 @@ type Report struct {
 	ErrorType       string // of a closed set, else "other"; empty without an error
 	FirstToken      time.Time
 	LastToken       time.Time
-	Chunks          int // token-bearing events
+	Chunks          int  // token-bearing events
+	Gaps            Gaps // between them
 	Events          int
 	InputTokens     int64 // -1 when unknown
 	OutputTokens    int64 // -1 when unknown
@@ -248,7 +249,9 @@ func (w *Watcher) event(name, data []byte) {
 		w.rep.TerminalSeen = true
 	}
 	if token {
-		if w.rep.Chunks == 0 {
+		if w.rep.Chunks > 0 {
+			w.rep.Gaps.add(w.now.Sub(w.rep.LastToken))
+		} else {
 			w.rep.FirstToken = w.now
 		}
 		w.rep.LastToken = w.now

@@ -66,7 +66,7 @@ func (s sample) check(t *testing.T, r Report, first bool) {
 	if first && s.token >= 0 && !r.FirstToken.Equal(t0.Add(time.Duration(s.token)*time.Second)) {
 		t.Errorf("first token at %v, want event %d", r.FirstToken, s.token)
 	}
-	r.FirstToken, r.LastToken = time.Time{}, time.Time{}
+	r.FirstToken, r.LastToken, r.Gaps = time.Time{}, time.Time{}, Gaps{}
 	if d := cmp.Diff(want, r); d != "" {
 		t.Error(d)
 	}

@@ -18,7 +18,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.heads = heads{w: w, http2: r.ProtoMajor == 2, expects: r.Header.Get("Expect") != ""}
 	e.rec = &Record{
 		ID: s.ids.Add(1), Start: time.Now(), AppProto: r.Proto, Method: r.Method,
-		AppRetries: appRetries(r.Header), TraceID: traceID(r.Header), InputTokens: -1, OutputTokens: -1,
+		AppRetries: appRetries(r.Header), Trace: traceOf(r.Header), InputTokens: -1, OutputTokens: -1,
 	}
 	e.inside = insideOf(r.Context())
 	defer func() {
@@ -107,6 +107,7 @@ func (s *Server) serveRequest(t *Table, e *exchange) {
 	e.rt, e.rec.Mode = rt, rt.mode
 	if rt.upstream != nil {
 		e.rec.Upstream = rt.upstream.Name
+		e.rec.Operation = dialect.Operation(rt.upstream.Dialect, e.r.Method, rt.path)
 	}
 	if ref != nil {
 		s.refuse(e, ref)

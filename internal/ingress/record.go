@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/warmwire/warmwire/internal/attribution"
+	"github.com/warmwire/warmwire/internal/dialect"
 )
 
 // A Mode is the way a request came in.
@@ -117,11 +118,13 @@ type Record struct {
 	TTFT          time.Duration // 0 = no token seen
 	PerChunk      time.Duration // (last-first)/(chunks-1); 0 = fewer than two chunks
 	Chunks        int
+	Gaps          dialect.Gaps // between them
 	Stream        bool
 	InputTokens   int64 // -1 = unknown
 	OutputTokens  int64
 	AppRetries    int    // what the SDK says it has tried before
-	TraceID       string // from the app's own traceparent
+	Trace         Trace  // from the app's own traceparent
+	Operation     string // what is asked of a model API, see [dialect.Operation]; "" = something else
 	TrailersLost  int
 	Pauses        int // times in which a slow app kept its upstream waiting
 }

@@ -172,6 +172,7 @@ func (e *exchange) outgoing() (*http.Request, *failure) {
 		Body:          http.NoBody,
 		ContentLength: r.ContentLength,
 	}).WithContext(httptrace.WithClientTrace(e.ctx, e.sw.trace()))
+	e.continueTrace(out.Header)
 	if e.rec.Mode == ModeWebSocket {
 		out.Header["Connection"], out.Header["Upgrade"] = []string{"Upgrade"}, []string{"websocket"}
 		out.ContentLength = 0
@@ -394,6 +395,7 @@ func (e *exchange) report() {
 func (e *exchange) fillReport(rep dialect.Report) {
 	e.rec.Stream, e.rec.Chunks = rep.Stream, rep.Chunks
 	e.rec.InputTokens, e.rec.OutputTokens = rep.InputTokens, rep.OutputTokens
+	e.rec.Gaps = rep.Gaps
 	if !rep.FirstToken.IsZero() {
 		e.rec.TTFT = rep.FirstToken.Sub(e.rec.Start)
 		if rep.Chunks > 1 {
@@ -453,18 +455,4 @@ func appRetries(h http.Header) int {
 		return 0
 	}
 	return n
-}
-
-// traceID takes the trace id of a well-formed traceparent; nothing else of it.
-func traceID(h http.Header) string {
-	v := h.Get("Traceparent")
-	if len(v) < 55 || v[2] != '-' || v[35] != '-' {
-		return ""
-	}
-	for _, c := range v[3:35] {
-		if !strings.ContainsRune("0123456789abcdef", c) {
-			return ""
-		}
-	}
-	return v[3:35]
 }

@@ -92,6 +92,9 @@ type Table struct {
 	Forward      Forward
 	Via          bool
 	ServerTiming bool // answers say where the time went
+	// ContinueTraces puts a span of ours into traces that an app records; otherwise its
+	// traceparent goes on as it came.
+	ContinueTraces bool
 	Token        string
 	AllowHosts   []string // further names by which apps reach our listener
 	AllowOrigins []string // web origins that may call us: scheme://host[:port]

@@ -28,6 +28,7 @@ type Request struct {
 	TTFT, PerChunk                           time.Duration
 	InputTokens, OutputTokens                int64 // -1 = unknown
 	TrailersLost                             int
+	TraceID                                  string // of a trace that is recorded, 32 hex digits; "" = there is none
 }
 
 // Metrics counts.
@@ -230,9 +231,10 @@ func (m *Metrics) SessionWarning(upstream, api, reason string) {
 	m.ending.WithLabelValues(m.upstream(upstream, ""), m.labels.api.of(api), m.labels.warning.of(reason)).Inc()
 }
 
-// Handler serves the page.
+// Handler serves the page: as text, as OpenMetrics to whoever asks for it, which has
+// exemplars, or in protobuf, which has native histograms as well.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+	return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4, EnableOpenMetrics: true})
 }
 
 // SetUpstreams names those that the configuration has; series of others vanish.
@@ -277,7 +279,8 @@ func (m *Metrics) RequestDone(r Request) {
 	up, mode, outcome := m.upstream(r.Upstream, r.Mode), m.labels.mode.of(r.Mode), m.labels.outcome.of(r.Outcome)
 	m.requests.WithLabelValues(up, mode, outcome).Inc()
 	m.appRequests.WithLabelValues(mode, m.labels.protocol.of(r.Protocol)).Inc()
-	m.duration.WithLabelValues(up, durationKind(mode)).Observe(r.Duration.Seconds())
+	trace := exemplar(r.TraceID)
+	observeTraced(m.duration.WithLabelValues(up, durationKind(mode)), r.Duration, trace)
 	if r.TrailersLost > 0 {
 		m.trailers.Add(float64(r.TrailersLost))
 	}
@@ -285,6 +288,9 @@ func (m *Metrics) RequestDone(r Request) {
 		m.interruptions.WithLabelValues(up, m.labels.cause.of(r.Cause)).Inc()
 	}
 	m.observe(up, &r)
+	if r.TTFT > 0 {
+		observeTraced(m.ttft.WithLabelValues(up), r.TTFT, trace)
+	}
 	if r.InputTokens > 0 {
 		m.tokens.WithLabelValues(up, "input").Add(float64(r.InputTokens))
 	}
@@ -323,9 +329,6 @@ func (m *Metrics) observe(up string, r *Request) {
 		}
 	}
 	m.parts.observe(up, m.labels.fault, r)
-	if r.TTFT > 0 {
-		m.ttft.WithLabelValues(up).Observe(r.TTFT.Seconds())
-	}
 	if r.PerChunk > 0 {
 		m.perChunk.WithLabelValues(up).Observe(r.PerChunk.Seconds())
 	}

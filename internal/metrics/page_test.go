@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
 	"net/http/httptest"
 	"os"
@@ -125,6 +126,26 @@ func touch(m *Metrics, up, mode string) {
 func TestThePageStaysBelow200kB(t *testing.T) {
 	n := len(page(t, touched()))
 	if n > 200_000 { // of which 14 kB are there only if all twelve have limits, and 2 kB with tenants
+		t.Errorf("%d bytes", n)
+	}
+	t.Logf("%d bytes", n)
+}
+
+// TestExemplarsStayBelow220kB scrapes as Prometheus does by default, when every request
+// that there was has been traced.
+func TestExemplarsStayBelow220kB(t *testing.T) {
+	m := touched()
+	for i, up := range strings.Fields("openai anthropic gemini mistral deepseek xai groq openrouter dashscope moonshot zhipu ollama") {
+		for _, mode := range []string{"host", "websocket"} {
+			for d := time.Millisecond; d < time.Hour; d *= 2 { // every bucket
+				r := full(up, mode, "ok", "")
+				r.Duration, r.TTFT, r.TraceID = d, d, strings.Repeat("ab", 15)+fmt.Sprintf("%02x", i)
+				m.RequestDone(r)
+			}
+		}
+	}
+	n := len(openMetrics(t, m))
+	if n > 220_000 {
 		t.Errorf("%d bytes", n)
 	}
 	t.Logf("%d bytes", n)

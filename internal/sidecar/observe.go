@@ -136,6 +136,7 @@ func (s *Sidecar) requestDone(r *ingress.Record) {
 		Queue: r.Phases.Queue, DNS: r.Phases.DNS, Connect: r.Phases.Connect, TLS: r.Phases.TLS, Send: r.Phases.Send, Wait: r.Phases.Wait,
 		Retry: r.Phases.Retry, FirstToken: r.Phases.FirstToken, Provider: r.Parts.Provider, Held: r.Parts.Held, Network: r.Parts.Network, App: r.Parts.App,
 		Fault: string(r.Fault), TTFT: r.TTFT, PerChunk: r.PerChunk, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens, TrailersLost: r.TrailersLost,
+		TraceID: recorded(r.Trace),
 	})
 	if r.Tenant != "" {
 		s.metrics.TenantDone(r.Tenant)
@@ -144,9 +145,17 @@ func (s *Sidecar) requestDone(r *ingress.Record) {
 		ID: r.ID, Time: r.Start, Duration: r.Duration, Upstream: r.Upstream, Tenant: r.Tenant, Mode: string(r.Mode), ClientProtocol: r.AppProto,
 		UpstreamProtocol: r.UpstreamProto, Method: r.Method, Status: r.Status, Outcome: string(r.Outcome), Cause: r.Cause, Stream: r.Stream,
 		BytesIn: r.BytesIn, BytesOut: r.BytesOut, Phases: phases(r.Phases), Reused: r.Reused, TTFT: r.TTFT, PerChunk: r.PerChunk,
-		Chunks: r.Chunks, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens, AppRetries: r.AppRetries, Attempts: attempts(r), Resumes: r.Resumes, TraceID: r.TraceID,
+		Chunks: r.Chunks, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens, AppRetries: r.AppRetries, Attempts: attempts(r), Resumes: r.Resumes, TraceID: r.Trace.ID,
 		Parts: accesslog.Parts(r.Parts), Fault: string(r.Fault), Conn: r.Conn,
 	})
+}
+
+// recorded is the id of a trace that somebody keeps, so that a link to it leads somewhere.
+func recorded(t ingress.Trace) string {
+	if t.Sampled() {
+		return t.ID
+	}
+	return ""
 }
 
 // attempts is how often the request was sent, 0 if just once.
