@@ -24,10 +24,10 @@ type model struct {
 	worse  time.Time // from when on it takes ten times as long; zero = never
 }
 
-// study sends calls at random times, 60 a second for two minutes, to three unequal
+// study sends calls at random times, some a second for two minutes, to three unequal
 // endpoints, of which the best becomes ten times slower after one. It returns the 99th
 // percentile of the times to the first byte. All times are those of a bubble: exact.
-func study(t *testing.T, algorithm route.Algorithm, only string) (p99 time.Duration) {
+func study(t *testing.T, algorithm route.Algorithm, only string, rate float64, seed uint64) (p99 time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		models := map[string]*model{
 			"a": {mean: 100 * time.Millisecond, worse: time.Now().Add(time.Minute)}, "b": {mean: 120 * time.Millisecond}, "c": {mean: 180 * time.Millisecond}}
@@ -35,7 +35,7 @@ func study(t *testing.T, algorithm route.Algorithm, only string) (p99 time.Durat
 			m.places = make(chan struct{}, 8)
 		}
 		var mu sync.Mutex // guards noise
-		noise := rand.New(rand.NewPCG(1, 2))
+		noise := rand.New(rand.NewPCG(seed, 2))
 		s := &site{t: t}
 		way, err := route.New(again(func(req *http.Request) (*http.Response, error) {
 			m := models[strings.TrimSuffix(req.URL.Host, ".test")]
@@ -50,12 +50,12 @@ func study(t *testing.T, algorithm route.Algorithm, only string) (p99 time.Durat
 			<-m.places
 			return answer(200, strings.NewReader("x"), "text/event-stream"), nil
 		}), slices.DeleteFunc(endpoints(1, 1, 1), func(e route.Endpoint) bool { return only != "" && e.Name != only }),
-			route.Config{Algorithm: algorithm, Rand: rand.New(rand.NewPCG(3, 4)).Float64})
+			route.Config{Algorithm: algorithm, Rand: rand.New(rand.NewPCG(seed, 4)).Float64})
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.way = way
-		arrivals := rand.New(rand.NewPCG(5, 6))
+		arrivals := rand.New(rand.NewPCG(seed, 6))
 		var took []time.Duration
 		var calls sync.WaitGroup
 		for start := time.Now(); time.Since(start) < 2*time.Minute; {
@@ -72,7 +72,7 @@ func study(t *testing.T, algorithm route.Algorithm, only string) (p99 time.Durat
 				took = append(took, time.Since(begin))
 				mu.Unlock()
 			})
-			time.Sleep(time.Duration(arrivals.ExpFloat64() * float64(time.Second) / 60))
+			time.Sleep(time.Duration(arrivals.ExpFloat64() * float64(time.Second) / rate))
 		}
 		calls.Wait()
 		slices.Sort(took)
@@ -83,19 +83,30 @@ func study(t *testing.T, algorithm route.Algorithm, only string) (p99 time.Durat
 
 // TestOneOfThreeBecomesTenTimesSlower: by latency the 99th percentile is at most 1.1 times
 // that of the endpoint that would have been the best choice for all calls, known only
-// afterwards.
+// afterwards. 60 calls a second nearly fill that one; 20 leave it without a queue. The
+// median of some runs counts: 1 % of them is two dozen calls, which luck moves.
 func TestOneOfThreeBecomesTenTimesSlower(t *testing.T) {
-	best := time.Duration(math.MaxInt64)
-	for _, only := range []string{"a", "b", "c"} {
-		p := study(t, route.RoundRobin, only)
-		t.Logf("all to %s: %v", only, p)
-		best = min(best, p)
-	}
-	for _, algorithm := range []route.Algorithm{route.RoundRobin, route.LeastRequest, route.Latency} {
-		p := study(t, algorithm, "")
-		t.Logf("%s: %v, %.2f of the best fixed choice", algorithm, p, float64(p)/float64(best))
-		if algorithm == route.Latency && float64(p) > 1.1*float64(best) {
-			t.Errorf("%s: %v is more than 1.1 times the %v of the best fixed choice", algorithm, p, best)
+	for _, rate := range []float64{20, 60} {
+		ratios := map[route.Algorithm][]float64{}
+		for seed := range uint64(5) {
+			best := time.Duration(math.MaxInt64)
+			for _, only := range []string{"a", "b", "c"} {
+				best = min(best, study(t, route.RoundRobin, only, rate, seed))
+			}
+			for _, algorithm := range []route.Algorithm{route.RoundRobin, route.LeastRequest, route.Latency} {
+				p := study(t, algorithm, "", rate, seed)
+				ratios[algorithm] = append(ratios[algorithm], float64(p)/float64(best))
+				if seed == 0 {
+					t.Logf("%g/s, %s: %v; the best fixed choice %v", rate, algorithm, p, best)
+				}
+			}
+		}
+		for algorithm, all := range ratios {
+			slices.Sort(all)
+			t.Logf("%g/s, %s: %.2f to %.2f times the best fixed choice, median %.2f", rate, algorithm, all[0], all[len(all)-1], all[len(all)/2])
+		}
+		if median := ratios[route.Latency][2]; median > 1.1 {
+			t.Errorf("%g/s: by latency it is %.2f times the best fixed choice, want at most 1.1", rate, median)
 		}
 	}
 }
