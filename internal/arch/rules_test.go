@@ -97,10 +97,11 @@ var houseRules = rules{
 		"transport/fault":     nothing,
 		"transport/flight":    nothing,
 		"transport/semantics": nothing,
+		"transport/upload":    nothing,
 		"transport/contract":  {"transport/fault": "typed errors"},
 		"transport/h1":        {"bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors", "transport/contract": "its tests"},
-		"transport/h2":        {"transport/semantics": "what HTTP/2 and HTTP/3 share", "bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors", "transport/contract": "its tests"},
-		"transport/h3":        {"transport/semantics": "what HTTP/2 and HTTP/3 share", "bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors", "transport/contract": "its tests"},
+		"transport/h2":        {"transport/semantics": "what HTTP/2 and HTTP/3 share", "transport/upload": "reads bodies", "bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors", "transport/contract": "its tests"},
+		"transport/h3":        {"transport/semantics": "what HTTP/2 and HTTP/3 share", "transport/upload": "reads bodies", "bufferctl": "receive windows are its buffers", "heartbeat": "advises the connection", "transport/fault": "typed errors", "transport/contract": "its tests"},
 		"transport/h3/altsvc": nothing,
 		"transport/pool":      {"heartbeat": "learned limits decide when a connection is replaced", "transport/fault": "typed errors"},
 		// Layers wrap a RoundTripper and know neither each other nor transport.

@@ -5,7 +5,11 @@
 // of ours, so that every room of the transport can use it.
 package fault
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+	"io"
+)
 
 // An Error says in which phase of a request it failed. Errors of opening a
 // connection come from the dial package, with the same methods.
@@ -39,3 +43,29 @@ func (e *Error) Timeout() bool { return e.Expired }
 
 // RequestSent says whether a byte of the request may have reached the wire.
 func (e *Error) RequestSent() bool { return e.Sent }
+
+// Unsent is the failure of a request of which nothing was written.
+func Unsent(kind, format string, args ...any) *Error {
+	return &Error{In: "send", Kind: kind, Err: fmt.Errorf(format, args...)}
+}
+
+// Of returns a connection's failure as that of one of its streams: the text and the
+// kind are the connection's, the proof is the stream's.
+func Of(f *Error, sent bool) *Error {
+	e := *f
+	e.Sent, e.In = sent, "send"
+	if sent {
+		e.In = "wait"
+	}
+	return &e
+}
+
+// Cut makes f the failure of a body that has begun: never a clean end.
+func Cut(f *Error) *Error {
+	e := *f
+	e.In, e.Sent = "wait", true
+	if !errors.Is(e.Err, io.ErrUnexpectedEOF) {
+		e.Err = fmt.Errorf("%w: %w", e.Err, io.ErrUnexpectedEOF)
+	}
+	return &e
+}

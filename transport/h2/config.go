@@ -46,22 +46,21 @@ type Config struct {
 
 // Limits that no setting changes.
 const (
-	maxHeadBytes    = 1 << 20                // of an answer: all its 1xx, its head, and again its trailers
-	maxBlockBytes   = maxHeadBytes           // of a coded field block that is still read to keep HPACK in step
-	maxBlockFrames  = 1024                   // HEADERS and CONTINUATION of one block; a guess
-	maxInterim      = 64                     // 1xx before the final answer; a guess
-	maxReadFrame    = 16 << 10               // SETTINGS_MAX_FRAME_SIZE of ours: the default, not sent
-	initialWindow   = 65535                  // RFC 9113 §6.9.2
-	firstWindow     = 16 << 10               // of every stream, whatever the budget says: enough for many tokens
-	connWindow      = 16 << 20               // returned at receipt: bounds what is on the way, not memory
-	maxWindow       = 1<<31 - 1              // RFC 9113 §6.9.1
-	assumedStreams  = 100                    // until the peer's SETTINGS: RFC 9113 §6.5.2 recommends no less
-	maxStreamID     = 1<<31 - 1              // RFC 9113 §5.1.1
-	encoderTable    = 4096                   // bytes of HPACK table that we use if the peer allows more
-	maxPending      = 1 << 20                // bytes of heads that wait for a peer that reads nothing
-	maxReplies      = 64 << 10               // bytes of answers to the peer's own frames that wait likewise
-	continueTimeout = time.Second            // RFC 9110 §10.1.1: do not wait for 100 indefinitely
-	goodbye         = 500 * time.Millisecond // for a last GOAWAY to be written; a guess
+	maxHeadBytes   = 1 << 20                // of an answer: all its 1xx, its head, and again its trailers
+	maxBlockBytes  = maxHeadBytes           // of a coded field block that is still read to keep HPACK in step
+	maxBlockFrames = 1024                   // HEADERS and CONTINUATION of one block; a guess
+	maxInterim     = 64                     // 1xx before the final answer; a guess
+	maxReadFrame   = 16 << 10               // SETTINGS_MAX_FRAME_SIZE of ours: the default, not sent
+	initialWindow  = 65535                  // RFC 9113 §6.9.2
+	firstWindow    = 16 << 10               // of every stream, whatever the budget says: enough for many tokens
+	connWindow     = 16 << 20               // returned at receipt: bounds what is on the way, not memory
+	maxWindow      = 1<<31 - 1              // RFC 9113 §6.9.1
+	assumedStreams = 100                    // until the peer's SETTINGS: RFC 9113 §6.5.2 recommends no less
+	maxStreamID    = 1<<31 - 1              // RFC 9113 §5.1.1
+	encoderTable   = 4096                   // bytes of HPACK table that we use if the peer allows more
+	maxPending     = 1 << 20                // bytes of heads that wait for a peer that reads nothing
+	maxReplies     = 64 << 10               // bytes of answers to the peer's own frames that wait likewise
+	goodbye        = 500 * time.Millisecond // for a last GOAWAY to be written; a guess
 )
 
 // WithDefaults returns c with its zero fields set to their defaults.

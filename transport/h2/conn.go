@@ -161,7 +161,7 @@ func (c *Conn) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	s.watch(ctx)
 	if s.upload != nil {
-		go s.upload.run()
+		go s.sendBody()
 		// What the body has at once goes into the same write as the head: its
 		// reader gets the processor first, and the head waits for nothing else.
 		runtime.Gosched()
@@ -180,14 +180,14 @@ func closeBody(req *http.Request) {
 func (c *Conn) openLocked(s *stream) error {
 	switch {
 	case c.closing != nil:
-		return of(c.closing, false)
+		return fault.Of(c.closing, false)
 	case s.tunnel == extendedConnect && !c.peer.connect:
 		return errors.New("h2: the upstream does not offer extended CONNECT (RFC 8441)")
 	case c.availableLocked() == 0:
-		return unsent(kindClosed, "the connection has no room for another stream")
+		return fault.Unsent(kindClosed, "the connection has no room for another stream")
 	}
 	if limit := c.peer.maxHeaderList; limit > 0 && s.headerList > limit {
-		return unsent(kindTooLarge, "the request's head of %d bytes is more than the %d the upstream takes", s.headerList, limit)
+		return fault.Unsent(kindTooLarge, "the request's head of %d bytes is more than the %d the upstream takes", s.headerList, limit)
 	}
 	s.id = c.nextID
 	c.nextID += 2
@@ -240,7 +240,7 @@ func (c *Conn) Err() error {
 	if c.closing == nil {
 		return nil
 	}
-	return of(c.closing, false)
+	return fault.Of(c.closing, false)
 }
 
 // ExtendedConnect says whether the peer offers RFC 8441.
@@ -314,9 +314,9 @@ func (c *Conn) fail(why *fault.Error, code http2.ErrCode, tell bool) {
 	c.mu.Unlock()
 	for _, s := range victims {
 		if s.answering() {
-			s.settle(cut(why), false)
+			s.settle(fault.Cut(why), false)
 		} else {
-			s.settle(of(why, s.sent.Load()), false)
+			s.settle(fault.Of(why, s.sent.Load()), false)
 		}
 	}
 	c.changed()

@@ -157,14 +157,14 @@ func (c *Conn) onReset(f *http2.RSTStreamFrame) error {
 	c.mu.Unlock()
 	if complete && !tunnelled {
 		if s.upload != nil {
-			s.upload.stop(nil)
+			s.upload.Stop(nil)
 		}
 		c.changed()
 		return nil
 	}
 	fail := resetBy(f.ErrCode, s.sent.Load(), s.read.final || s.read.interim > 0)
 	if s.read.final {
-		fail = cut(fail)
+		fail = fault.Cut(fail)
 	}
 	s.settle(fail, false)
 	return c.useless(1)
@@ -195,10 +195,10 @@ func (c *Conn) onGoAway(f *http2.GoAwayFrame) error {
 	c.mu.Unlock()
 	for _, s := range unprocessed {
 		if s.read.final { // it lies: there is an answer
-			s.settle(cut(why), false)
+			s.settle(fault.Cut(why), false)
 			continue
 		}
-		s.settle(of(why, s.read.interim > 0), false)
+		s.settle(fault.Of(why, s.read.interim > 0), false)
 	}
 	c.mu.Lock()
 	c.closeLocked(why)

@@ -31,32 +31,6 @@ var (
 	ErrPingRefused = errors.New("h2: the upstream has asked for fewer PINGs")
 )
 
-// unsent is the failure of a request of which nothing was written.
-func unsent(kind, format string, args ...any) *fault.Error {
-	return &fault.Error{In: "send", Kind: kind, Err: fmt.Errorf(format, args...)}
-}
-
-// of returns a connection's failure as that of a stream: the text and the kind
-// are the connection's, the proof is the stream's.
-func of(f *fault.Error, sent bool) *fault.Error {
-	e := *f
-	e.Sent, e.In = sent, "send"
-	if sent {
-		e.In = "wait"
-	}
-	return &e
-}
-
-// cut makes f the failure of a body that has begun: never a clean end.
-func cut(f *fault.Error) *fault.Error {
-	e := *f
-	e.In, e.Sent = "wait", true
-	if !errors.Is(e.Err, io.ErrUnexpectedEOF) {
-		e.Err = fmt.Errorf("%w: %w", e.Err, io.ErrUnexpectedEOF)
-	}
-	return &e
-}
-
 // broken names what is wrong with a connection that cannot be read or written.
 func broken(err error) *fault.Error {
 	f := &fault.Error{In: "wait", Kind: kindClosed}

@@ -235,7 +235,7 @@ func (s *stream) afterEnd() {
 	s.c.resetLocked(s, http2.ErrCodeStreamClosed)
 	s.c.mu.Unlock()
 	if s.upload != nil {
-		s.upload.stop(nil)
+		s.upload.Stop(nil)
 	}
 }
 
@@ -437,7 +437,7 @@ func (s *stream) onHead(end bool) {
 		s.interim = append(s.interim, interim{status: code, header: r.header(fields)})
 		s.mu.Unlock()
 		if code == http.StatusContinue && s.upload != nil {
-			s.upload.goOn()
+			s.upload.GoOn()
 		}
 		s.tell()
 	}
@@ -478,7 +478,7 @@ func (s *stream) onFinal(code int, h http.Header, end bool) {
 	if code >= 300 {
 		s.stopUpload()
 	} else if s.upload != nil {
-		s.upload.goOn()
+		s.upload.GoOn()
 	}
 	if end {
 		s.finish(nil)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/warmwire/warmwire/transport/semantics"
+	"github.com/warmwire/warmwire/transport/upload"
 )
 
 // writeHeadLocked queues the request's head, and END_STREAM if it has no body.
@@ -49,7 +50,7 @@ func (c *Conn) writeHeadLocked(s *stream) {
 		}
 		c.field("trailer", strings.Join(names, ","))
 	}
-	if n, ok := s.target.ContentLength(declaredLength(s.req)); ok && s.tunnel == noTunnel {
+	if n, ok := s.target.ContentLength(upload.DeclaredLength(s.req)); ok && s.tunnel == noTunnel {
 		// It changes with every request: not worth a place in the HPACK table.
 		_ = c.henc.WriteField(hpack.HeaderField{Name: "content-length", Value: strconv.FormatInt(n, 10), Sensitive: true})
 	}
@@ -106,7 +107,7 @@ func (c *Conn) writeBlockLocked(s *stream, end, first bool) {
 }
 
 // sendTrailers ends the request with the fields that the app has filled in by now.
-func (s *stream) sendTrailers() error {
+func (s *stream) SendTrailers() error {
 	for k, vs := range s.req.Trailer {
 		for _, v := range vs {
 			if !httpguts.ValidHeaderFieldValue(v) || !httpguts.ValidHeaderFieldName(k) {

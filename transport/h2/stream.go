@@ -15,6 +15,7 @@ import (
 	"github.com/warmwire/warmwire/bufferctl"
 	"github.com/warmwire/warmwire/transport/fault"
 	"github.com/warmwire/warmwire/transport/semantics"
+	"github.com/warmwire/warmwire/transport/upload"
 	"golang.org/x/net/http2"
 )
 
@@ -38,7 +39,7 @@ type stream struct {
 	tunnel     tunnel
 	target     semantics.Target
 	headerList uint64        // size as RFC 9113 §6.5.2 counts it
-	upload     *upload       // nil = no body
+	upload     *upload.Body  // nil = no body
 	ready      chan struct{} // holds a token when RoundTrip shall look
 	sent       atomic.Bool   // a byte of the head may be on the wire
 	wrote      atomic.Bool   // WroteRequest was called
@@ -109,7 +110,7 @@ func (c *Conn) newStream(req *http.Request) (*stream, error) {
 	if s.headerList, err = s.target.CheckFields(req); err != nil {
 		return nil, fmt.Errorf("h2: %w", err)
 	}
-	s.upload = newUpload(s)
+	s.upload = upload.New(s.req, s, s.trace)
 	s.setPriority()
 	return s, nil
 }
@@ -216,7 +217,7 @@ func (c *Conn) resetLocked(s *stream, code http2.ErrCode) {
 func (s *stream) broke(kind string, code http2.ErrCode, format string, args ...any) {
 	f := &fault.Error{In: "wait", Kind: kind, Sent: true, Err: fmt.Errorf("the upstream's answer is refused: "+format, args...)}
 	if s.read.final {
-		f = cut(f)
+		f = fault.Cut(f)
 	}
 	s.terminate(f, code, false)
 }
@@ -239,7 +240,7 @@ func (s *stream) settle(err error, discard bool) {
 	s.mu.Unlock()
 	s.tell()
 	if s.upload != nil {
-		s.upload.stop(err)
+		s.upload.Stop(err)
 	}
 }
 
@@ -284,7 +285,7 @@ func (s *stream) finish(trailer http.Header) {
 	gone := s.gone
 	c.mu.Unlock()
 	if gone && s.upload != nil {
-		s.upload.stop(nil)
+		s.upload.Stop(nil)
 	}
 	s.mu.Lock()
 	if s.end == nil {

@@ -198,11 +198,11 @@ func (m mark) report() {
 		t.WroteHeaders()
 	}
 	if m.end {
-		m.s.wroteRequest(nil)
+		m.s.WroteRequest(nil)
 	}
 }
 
-func (s *stream) wroteRequest(err error) {
+func (s *stream) WroteRequest(err error) {
 	if s.trace != nil && s.trace.WroteRequest != nil && !s.wrote.Swap(true) {
 		s.trace.WroteRequest(httptrace.WroteRequestInfo{Err: err})
 	}

@@ -55,17 +55,16 @@ type Config struct {
 
 // Limits that no setting changes.
 const (
-	maxHeadBytes    = 1 << 20               // of an answer: all its 1xx, its head, and again its trailers
-	maxInterim      = 64                    // 1xx before the final answer; a guess
-	maxUseless      = 1 << 10               // frames in a row on a stream that bring nothing; a guess
-	maxSettings     = 8 << 10               // bytes of the peer's SETTINGS; a guess
-	maxUniStreams   = 8                     // the server's at once: control, two of QPACK, and some that are refused
-	assumedStreams  = 100                   // until the server's limit is met: RFC 9114 §6.1 recommends no less
-	maxWindow       = 1 << 30               // of a stream
-	firstWindow     = 16 << 10              // of each stream's window, counted when its request is admitted
-	continueTimeout = time.Second           // RFC 9110 §10.1.1: do not wait for 100 indefinitely
-	leastPacket     = 1200                  // RFC 9000 §14: what every path of QUIC carries; more is found out
-	maxAckDelay     = 25 * time.Millisecond // RFC 9000 §18.2, the default
+	maxHeadBytes   = 1 << 20               // of an answer: all its 1xx, its head, and again its trailers
+	maxInterim     = 64                    // 1xx before the final answer; a guess
+	maxUseless     = 1 << 10               // frames in a row on a stream that bring nothing; a guess
+	maxSettings    = 8 << 10               // bytes of the peer's SETTINGS; a guess
+	maxUniStreams  = 8                     // the server's at once: control, two of QPACK, and some that are refused
+	assumedStreams = 100                   // until the server's limit is met: RFC 9114 §6.1 recommends no less
+	maxWindow      = 1 << 30               // of a stream
+	firstWindow    = 16 << 10              // of each stream's window, counted when its request is admitted
+	leastPacket    = 1200                  // RFC 9000 §14: what every path of QUIC carries; more is found out
+	maxAckDelay    = 25 * time.Millisecond // RFC 9000 §18.2, the default
 )
 
 // alpn is HTTP/3's name (RFC 9114 §3.1).

@@ -219,7 +219,7 @@ func (c *Conn) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if s.upload != nil {
-		go s.upload.run()
+		go s.sendBody()
 		// What the body has at once goes into the same packet as the head: its
 		// reader gets the processor first.
 		runtime.Gosched()
@@ -261,14 +261,14 @@ func (c *Conn) open(s *stream) error {
 	defer c.mu.Unlock()
 	switch {
 	case c.closing != nil:
-		return of(c.closing, false)
+		return fault.Of(c.closing, false)
 	case s.tunnel == extendedConnect && !c.peer.connect:
 		return errors.New("h3: the upstream does not offer extended CONNECT (RFC 9220)")
 	case c.inFlight >= c.cfg.MaxStreams:
-		return unsent(kindClosed, "the connection has no room for another stream")
+		return fault.Unsent(kindClosed, "the connection has no room for another stream")
 	}
 	if limit := c.peer.maxFieldSection; limit > 0 && s.fieldSection > limit {
-		return unsent(kindTooLarge, "the request's head of %d bytes is more than the %d the upstream takes", s.fieldSection, limit)
+		return fault.Unsent(kindTooLarge, "the request's head of %d bytes is more than the %d the upstream takes", s.fieldSection, limit)
 	}
 	str, err := c.takeLocked()
 	if err != nil {
@@ -300,14 +300,14 @@ func (c *Conn) takeLocked() (*quic.Stream, error) {
 	}
 	if _, full := errors.AsType[*quic.StreamLimitReachedError](err); !full {
 		c.refused = c.refused || errors.Is(err, quic.Err0RTTRejected)
-		return nil, of(broken(err), false)
+		return nil, fault.Of(broken(err), false)
 	}
 	if c.short == nil && !c.dead {
 		short := make(chan struct{}, 1)
 		c.short = short
 		c.work.Go(func() { c.restock(short) })
 	}
-	return nil, unsent(kindClosed, "the upstream takes no more than %d streams now", c.inFlight)
+	return nil, fault.Unsent(kindClosed, "the upstream takes no more than %d streams now", c.inFlight)
 }
 
 // wantStockLocked wakes restock, if it runs.
@@ -397,7 +397,7 @@ func (c *Conn) Err() error {
 	if c.closing == nil {
 		return nil
 	}
-	return of(c.closing, false)
+	return fault.Of(c.closing, false)
 }
 
 // ExtendedConnect says whether the peer offers RFC 9220.

@@ -24,6 +24,7 @@ import (
 	"github.com/quic-go/quic-go/http3"
 	"github.com/warmwire/warmwire/transport/contract"
 	"github.com/warmwire/warmwire/transport/fault"
+	"github.com/warmwire/warmwire/transport/upload"
 )
 
 // testTLS is a certificate for example.com and 127.0.0.1, and a client that trusts it.
@@ -208,7 +209,7 @@ var more = []struct {
 			req := request(t, "POST", "/", strings.NewReader("held"))
 			req.Header.Set("Expect", "100-continue")
 			began := time.Now()
-			if got := readAll(t, do(t, c, req)); got != "held" || time.Since(began) >= continueTimeout {
+			if got := readAll(t, do(t, c, req)); got != "held" || time.Since(began) >= upload.ContinueTimeout {
 				t.Errorf("got %q after %v", got, time.Since(began))
 			}
 		},

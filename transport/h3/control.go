@@ -231,7 +231,7 @@ func (s *stream) handBack() {
 	if s.started.Load() {
 		return
 	}
-	s.terminate(unsent(kindClosed, "the upstream closed the connection before this request (GOAWAY)"), codeCancelled)
+	s.terminate(fault.Unsent(kindClosed, "the upstream closed the connection before this request (GOAWAY)"), codeCancelled)
 }
 
 // violated ends the connection for a fault of the peer's.

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"syscall"
 
@@ -53,32 +52,6 @@ const (
 )
 
 var errBodyClosed = errors.New("h3: the response body was closed")
-
-// unsent is the failure of a request of which nothing was written.
-func unsent(kind, format string, args ...any) *fault.Error {
-	return &fault.Error{In: "send", Kind: kind, Err: fmt.Errorf(format, args...)}
-}
-
-// of returns a connection's failure as that of a stream: the text and the kind
-// are the connection's, the proof is the stream's.
-func of(f *fault.Error, sent bool) *fault.Error {
-	e := *f
-	e.Sent, e.In = sent, "send"
-	if sent {
-		e.In = "wait"
-	}
-	return &e
-}
-
-// cut makes f the failure of a body that has begun: never a clean end.
-func cut(f *fault.Error) *fault.Error {
-	e := *f
-	e.In, e.Sent = "wait", true
-	if !errors.Is(e.Err, io.ErrUnexpectedEOF) {
-		e.Err = fmt.Errorf("%w: %w", e.Err, io.ErrUnexpectedEOF)
-	}
-	return &e
-}
 
 // broken names why a connection has ended.
 func broken(err error) *fault.Error {

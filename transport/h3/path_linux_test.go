@@ -16,6 +16,7 @@ import (
 	"github.com/quic-go/quic-go"
 	"github.com/warmwire/warmwire/internal/netlab"
 	"github.com/warmwire/warmwire/internal/testenv"
+	"github.com/warmwire/warmwire/transport/fault"
 )
 
 const farDelay = 10 * time.Millisecond
@@ -205,7 +206,7 @@ func TestUDPBlocked(t *testing.T) {
 	}
 }
 
-var faultError = unsent(kindSilent, "left")
+var faultError = fault.Unsent(kindSilent, "left")
 
 // A silence longer than the idle time-out ends the connection with that word, and
 // PINGs keep it.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/warmwire/warmwire/transport/semantics"
+	"github.com/warmwire/warmwire/transport/upload"
 )
 
 // head is the request's HEADERS frame, in buf.
@@ -49,7 +50,7 @@ func (s *stream) head(buf []byte) []byte {
 		}
 		e.field("trailer", strings.Join(names, ","))
 	}
-	if n, ok := s.target.ContentLength(declaredLength(s.req)); ok && s.tunnel == noTunnel {
+	if n, ok := s.target.ContentLength(upload.DeclaredLength(s.req)); ok && s.tunnel == noTunnel {
 		e.field("content-length", strconv.FormatInt(n, 10))
 	}
 	if s.urgency != "" && priorityField(s.req) == "" {

@@ -18,6 +18,7 @@ import (
 	"github.com/warmwire/warmwire/bufferctl"
 	"github.com/warmwire/warmwire/transport/fault"
 	"github.com/warmwire/warmwire/transport/semantics"
+	"github.com/warmwire/warmwire/transport/upload"
 )
 
 // A tunnel is what CONNECT makes of a stream.
@@ -39,8 +40,8 @@ type stream struct {
 	urgency      string // of the priority signals; "" = none are sent
 	tunnel       tunnel // that was asked for
 	target       semantics.Target
-	fieldSection uint64  // size as RFC 9114 §4.2.2 counts it
-	upload       *upload // nil = no body
+	fieldSection uint64       // size as RFC 9114 §4.2.2 counts it
+	upload       *upload.Body // nil = no body
 	str          *quic.Stream
 
 	sent    atomic.Bool // a byte of the head may be on the wire
@@ -89,7 +90,7 @@ func (c *Conn) newStream(req *http.Request) (*stream, error) {
 	if s.fieldSection, err = s.target.CheckFields(req); err != nil {
 		return nil, fmt.Errorf("h3: %w", err)
 	}
-	s.upload = newUpload(s)
+	s.upload = upload.New(s.req, s, s.trace)
 	s.setPriority()
 	return s, nil
 }
@@ -146,13 +147,13 @@ func (s *stream) start() error {
 		s.trace.WroteHeaders()
 	}
 	if s.upload == nil {
-		s.wroteRequest(nil)
+		s.WroteRequest(nil)
 	}
 	return nil
 }
 
 // wroteRequest calls the hook, once.
-func (s *stream) wroteRequest(err error) {
+func (s *stream) WroteRequest(err error) {
 	if s.wrote.Swap(true) || s.trace == nil || s.trace.WroteRequest == nil {
 		return
 	}
@@ -263,7 +264,7 @@ func (s *stream) onHead(p []byte) error {
 
 func (s *stream) onInterim(code int, fields []qpack.HeaderField) error {
 	if code == http.StatusContinue && s.upload != nil {
-		s.upload.goOn()
+		s.upload.GoOn()
 	}
 	if s.trace == nil {
 		return nil
@@ -309,9 +310,9 @@ func (s *stream) onFinal(code int, h http.Header) error {
 	s.read.bodyless, s.read.declared = bodyless, declared
 	s.started.Store(true)
 	if code >= 300 && s.upload != nil {
-		s.upload.enough()
+		s.stopUpload()
 	} else if s.upload != nil {
-		s.upload.goOn()
+		s.upload.GoOn()
 	}
 	return nil
 }
@@ -351,7 +352,7 @@ func (s *stream) finish() {
 		return // half closed: the tunnel's other way may still be in use
 	}
 	if s.upload != nil { // RFC 9114 §4.1: the answer is complete; the rest is not wanted
-		s.upload.stop(nil)
+		s.upload.Stop(nil)
 		s.str.CancelWrite(quic.StreamErrorCode(codeCancelled))
 	}
 }
@@ -381,7 +382,7 @@ func (s *stream) leaveTunnel(err error) bool {
 	}
 	s.release()
 	if s.upload != nil {
-		s.upload.stop(err)
+		s.upload.Stop(err)
 	}
 	return true
 }
@@ -403,7 +404,7 @@ func (s *stream) broke(err error) error {
 		code = codeExcessiveLoad
 	}
 	if s.started.Load() {
-		f = cut(f)
+		f = fault.Cut(f)
 	}
 	s.terminate(f, code)
 	if wrong != nil {
@@ -431,13 +432,13 @@ func (s *stream) failed(err error) error {
 		// RFC 9001 §4.6.2: a server that refuses early data has processed none of it.
 		s.c.refuseEarly()
 		// Its stream is no more, and a reset now might reach the one that has its id next.
-		s.settle(unsent(kindClosed, "the upstream refused early data: %w", err))
+		s.settle(fault.Unsent(kindClosed, "the upstream refused early data: %w", err))
 		return s.ended()
 	default:
-		f = of(s.c.death(err), s.sent.Load())
+		f = fault.Of(s.c.death(err), s.sent.Load())
 	}
 	if started {
-		f = cut(f)
+		f = fault.Cut(f)
 	}
 	s.terminate(f, codeCancelled)
 	return s.ended()
@@ -479,7 +480,7 @@ func (s *stream) settle(err error) bool {
 	}
 	s.release()
 	if s.upload != nil && err != io.EOF {
-		s.upload.stop(err)
+		s.upload.Stop(err)
 	}
 	return true
 }
