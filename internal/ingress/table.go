@@ -95,11 +95,11 @@ type Table struct {
 	// ContinueTraces puts a span of ours into traces that an app records; otherwise its
 	// traceparent goes on as it came.
 	ContinueTraces bool
-	Token        string
-	AllowHosts   []string // further names by which apps reach our listener
-	AllowOrigins []string // web origins that may call us: scheme://host[:port]
-	AllowUIDs    []uint32 // users, besides our own, that injected credentials serve
-	MaxBody      int64    // bytes of a request body; 0 = no limit
+	Token          string
+	AllowHosts     []string // further names by which apps reach our listener
+	AllowOrigins   []string // web origins that may call us: scheme://host[:port]
+	AllowUIDs      []uint32 // users, besides our own, that injected credentials serve
+	MaxBody        int64    // bytes of a request body; 0 = no limit
 	// Tenants are those who may call, instead of Token and AllowUIDs. nil = everybody.
 	Tenants *tenant.Book
 

@@ -37,17 +37,17 @@ type Metrics struct {
 	labels labels
 
 	requests, appRequests, interruptions, handshakes, verdicts, tokens, lookups, untrusted, pauses, retries, resumes, probes, alarms, ending *prometheus.CounterVec
-	malformed, refused, reloads, intercepted                                                                                    *prometheus.CounterVec
-	acceptErrors, trailers                                                                                                      prometheus.Counter
-	duration, phase, ttft, perChunk, shaking, rtt                                                                               *prometheus.HistogramVec
-	streams, interval                                                                                                           *prometheus.GaugeVec
-	appConns                                                                                                                    prometheus.Gauge
-	conns                                                                                                                       *connections
-	parts                                                                                                                       *parts
-	limits                                                                                                                      *limits
-	endpoints                                                                                                                   *endpoints
-	dropped                                                                                                                     atomic.Pointer[func() uint64]
-	used, limit                                                                                                                 atomic.Pointer[func() int64] // of the memory budget
+	malformed, refused, reloads, intercepted                                                                                                 *prometheus.CounterVec
+	acceptErrors, trailers                                                                                                                   prometheus.Counter
+	duration, phase, ttft, perChunk, shaking, rtt                                                                                            *prometheus.HistogramVec
+	streams, interval                                                                                                                        *prometheus.GaugeVec
+	appConns                                                                                                                                 prometheus.Gauge
+	conns                                                                                                                                    *connections
+	parts                                                                                                                                    *parts
+	limits                                                                                                                                   *limits
+	endpoints                                                                                                                                *endpoints
+	dropped                                                                                                                                  atomic.Pointer[func() uint64]
+	used, limit                                                                                                                              atomic.Pointer[func() int64] // of the memory budget
 
 	// mu guards known, and is held while series of upstreams are touched: a request
 	// that ends while its upstream vanishes must not bring the series back.
