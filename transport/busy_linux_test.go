@@ -28,7 +28,7 @@ import (
 	"github.com/warmwire/warmwire/internal/netlab"
 	"github.com/warmwire/warmwire/internal/testenv"
 	"github.com/warmwire/warmwire/transport"
-	"github.com/warmwire/warmwire/transport/h2"
+	"github.com/warmwire/warmwire/transport/semantics"
 )
 
 // asDial makes connections as the dial package does, which cannot dial out of a lab:
@@ -200,7 +200,7 @@ func client(b *testing.B, way string, dial transport.DialFunc, roots []byte) htt
 		return tr
 	}
 	name, control, _ := strings.Cut(way, "-")
-	class := map[string]h2.Class{"interactive": h2.Interactive, "default": h2.Default}[name]
+	class := map[string]semantics.Class{"interactive": semantics.Interactive, "default": semantics.Default}[name]
 	tr, err := transport.New(asDial(dial, control), transport.Config{Trust: trusting(b, roots), Class: class})
 	if err != nil {
 		b.Fatal(err)

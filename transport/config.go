@@ -21,7 +21,7 @@ import (
 	"github.com/warmwire/warmwire/tlspool"
 	"github.com/warmwire/warmwire/tlspool/trust"
 	"github.com/warmwire/warmwire/transport/flight"
-	"github.com/warmwire/warmwire/transport/h2"
+	"github.com/warmwire/warmwire/transport/semantics"
 )
 
 // Config describes the way to one upstream, or to any host if the caller puts
@@ -43,8 +43,8 @@ type Config struct {
 	StreamLimit int               // bytes that an answer may hold for a slow app; 0 = 1 MiB
 	Budget      *bufferctl.Budget // of all streams, may be shared; nil = no bound
 
-	Class     h2.Class                     // of its requests
-	ClassOf   func(*http.Request) h2.Class // of each; nil = Class
+	Class     semantics.Class                     // of its requests
+	ClassOf   func(*http.Request) semantics.Class // of each; nil = Class
 	Pool      Pool
 	Heartbeat heartbeat.Config // at first, see SetHeartbeat: when a silent connection is probed and left
 

@@ -14,9 +14,8 @@ import (
 	"time"
 
 	"github.com/warmwire/warmwire/transport/fault"
-	"github.com/warmwire/warmwire/transport/h2"
-	"github.com/warmwire/warmwire/transport/h3"
 	"github.com/warmwire/warmwire/transport/pool"
+	"github.com/warmwire/warmwire/transport/semantics"
 )
 
 // Limits that no setting changes.
@@ -88,7 +87,7 @@ type roundTrip struct {
 	t       *Transport
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	class   h2.Class
+	class   semantics.Class
 	upload  *upload // nil: no body
 	interim atomic.Int32
 	wait    atomic.Pointer[time.Timer]
@@ -118,7 +117,7 @@ func unprocessed(err error) bool {
 func (x *roundTrip) prepare(req *http.Request) (*http.Request, error) {
 	x.ended.Store(false)
 	ctx := httptrace.WithClientTrace(x.ctx, x.trace())
-	out := req.WithContext(withClass(ctx, x.class))
+	out := req.WithContext(semantics.WithClass(ctx, x.class))
 	if x.upload == nil {
 		out.Body = nil
 		return out, nil
@@ -129,14 +128,6 @@ func (x *roundTrip) prepare(req *http.Request) (*http.Request, error) {
 	}
 	out.Body = body
 	return out, nil
-}
-
-// withClass tells the connection, of whichever protocol it is, the request's class.
-func withClass(ctx context.Context, class h2.Class) context.Context {
-	if class == h2.Default { // they take that for a request of which nothing is said
-		return ctx
-	}
-	return h3.WithClass(h2.WithClass(ctx, class), h3.Class(class))
 }
 
 // trace returns the hooks by which this package follows an attempt; those of the

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/warmwire/warmwire/transport/pool"
+	"github.com/warmwire/warmwire/transport/semantics"
 )
 
 // socketOverHTTP2 opens a WebSocket as a stream of a connection that is there and
@@ -28,7 +29,7 @@ func (x *roundTrip) socketOverHTTP2(o *origin, req *http.Request) (resp *http.Re
 	}
 	out, in := io.Pipe()
 	ctx, cancel := context.WithCancel(x.ctx)
-	connect := req.WithContext(withClass(httptrace.WithClientTrace(ctx, x.tunnelTrace()), x.class))
+	connect := req.WithContext(semantics.WithClass(httptrace.WithClientTrace(ctx, x.tunnelTrace()), x.class))
 	connect.Method, connect.Body, connect.ContentLength = http.MethodConnect, out, -1
 	connect.Header = maps.Clone(req.Header)
 	delete(connect.Header, "Sec-Websocket-Key")

@@ -84,6 +84,7 @@ var houseRules = rules{
 			"transport/contract": "its tests",
 			"transport/dial":     "its own parts", "transport/pool": "its own parts", "transport/fault": "its own parts",
 			"transport/h1": "its own parts", "transport/h2": "its own parts", "transport/h3": "its own parts",
+			"transport/semantics": "classes of its requests",
 			"transport/h3/altsvc": "who offers HTTP/3",
 			"tlspool":             "sessions of its connections",
 			"tlspool/trust":       "whom they trust",

@@ -28,7 +28,7 @@ import (
 	"github.com/warmwire/warmwire/tlspool/trust"
 	"github.com/warmwire/warmwire/transport"
 	"github.com/warmwire/warmwire/transport/dial"
-	"github.com/warmwire/warmwire/transport/h2"
+	"github.com/warmwire/warmwire/transport/semantics"
 )
 
 // built is a transport and what it was built from: a reload keeps those that
@@ -141,7 +141,7 @@ func (s *Sidecar) buildUpstream(cfg *config.Config, u config.Upstream, pick pick
 	tc := transport.Config{
 		Protocols: u.Protocols, TLSHandshake: time.Duration(limits.TLSHandshake), RequestWrite: time.Duration(limits.RequestWrite),
 		ResponseHeader: time.Duration(limits.ResponseHeader),
-		Class:          h2.Default, ClassOf: classOf, StreamLimit: int(u.Buffer.StreamLimit), Budget: s.memory,
+		Class:          semantics.Default, ClassOf: classOf, StreamLimit: int(u.Buffer.StreamLimit), Budget: s.memory,
 		Pool: transport.Pool{
 			Warm: u.Pool.Warm, MaxConnections: u.Pool.MaxConnections, MaxH1Connections: u.Pool.MaxH1Connections,
 			MaxStreams: u.Pool.MaxStreams, IdleTimeout: time.Duration(u.Pool.IdleTimeout), QueueTimeout: time.Duration(u.Pool.QueueTimeout),

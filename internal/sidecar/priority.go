@@ -9,22 +9,24 @@ import (
 	"github.com/warmwire/warmwire/bufferctl"
 	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/internal/ingress"
-	"github.com/warmwire/warmwire/transport/h2"
+	"github.com/warmwire/warmwire/transport/semantics"
 )
 
 // classes are what the three priorities are called by those who know them.
 var classes = map[string]struct {
-	way    h2.Class
+	way    semantics.Class
 	buffer bufferctl.Class
 }{
-	"interactive": {h2.Interactive, bufferctl.Interactive},
-	"default":     {h2.Default, bufferctl.Default},
-	"":            {h2.Default, bufferctl.Default},
-	"batch":       {h2.Batch, bufferctl.Batch},
+	"interactive": {semantics.Interactive, bufferctl.Interactive},
+	"default":     {semantics.Default, bufferctl.Default},
+	"":            {semantics.Default, bufferctl.Default},
+	"batch":       {semantics.Batch, bufferctl.Batch},
 }
 
 // classOf is how urgent a request is for those who send it.
-func classOf(req *http.Request) h2.Class { return classes[ingress.CallerOf(req.Context()).Class].way }
+func classOf(req *http.Request) semantics.Class {
+	return classes[ingress.CallerOf(req.Context()).Class].way
+}
 
 // roomClass is the same for the memory budget.
 func roomClass(ctx context.Context) bufferctl.Class {

@@ -4,12 +4,12 @@ package h2
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/warmwire/warmwire/bufferctl"
+	"github.com/warmwire/warmwire/transport/semantics"
 )
 
 // Config is how a connection behaves. The zero value is the default.
@@ -31,7 +31,7 @@ type Config struct {
 	// PRIORITY_UPDATE, and the weights of RFC 7540.
 	Priority bool
 	// Class says what a request is; nil = what [WithClass] put in its context.
-	Class func(*http.Request) Class
+	Class func(*http.Request) semantics.Class
 
 	SettingsTimeout time.Duration // for the peer's SETTINGS to arrive; 0 = 10 s
 
@@ -81,33 +81,4 @@ func (c Config) Validate() error {
 		return fmt.Errorf("h2: negative stream limit %d or settings timeout %v", c.MaxStreams, c.SettingsTimeout)
 	}
 	return nil
-}
-
-// A Class is how urgent a request is.
-type Class uint8
-
-// The classes, most urgent first.
-const (
-	Interactive Class = iota // somebody waits for every token
-	Default
-	Batch // nobody waits
-	classes
-)
-
-type classKey struct{}
-
-// WithClass returns a context whose requests are of that class. Without it they
-// are [Default].
-func WithClass(ctx context.Context, class Class) context.Context {
-	return context.WithValue(ctx, classKey{}, class)
-}
-
-func (c *Config) classOf(req *http.Request) Class {
-	class := Default
-	if c.Class != nil {
-		class = c.Class(req)
-	} else if v, ok := req.Context().Value(classKey{}).(Class); ok {
-		class = v
-	}
-	return min(class, Batch)
 }

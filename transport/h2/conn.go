@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/warmwire/warmwire/transport/fault"
+	"github.com/warmwire/warmwire/transport/semantics"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -197,7 +198,7 @@ func (c *Conn) openLocked(s *stream) error {
 	s.sendWindow = c.peer.initialWindow
 	c.streams[s.id] = s
 	c.inFlight++
-	if s.class == Interactive {
+	if s.class == semantics.Interactive {
 		c.urgent.Add(1)
 	} else {
 		c.bulk.Add(1)
@@ -367,7 +368,7 @@ func (c *Conn) dropLocked(s *stream) {
 	}
 	s.gone = true
 	delete(c.streams, s.id)
-	if s.class == Interactive {
+	if s.class == semantics.Interactive {
 		c.urgent.Add(-1)
 	} else {
 		c.bulk.Add(-1)

@@ -4,6 +4,8 @@ package h2
 
 import (
 	"time"
+
+	"github.com/warmwire/warmwire/transport/semantics"
 )
 
 // Bounds of the windows of what is not interactive, while something interactive
@@ -31,7 +33,7 @@ func (s *stream) openWindowLocked() {
 func (s *stream) targetLocked() int {
 	c := s.c
 	target := int(min(int64(s.window.target), s.window.account.Cap()))
-	if s.class == Interactive || c.urgent.Load() == 0 {
+	if s.class == semantics.Interactive || c.urgent.Load() == 0 {
 		return target
 	}
 	share := c.bulkBudget() / max(1, int(c.bulk.Load()))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/warmwire/warmwire/internal/netlab"
+	"github.com/warmwire/warmwire/transport/semantics"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -68,7 +69,7 @@ func fuzzCall(ctx context.Context, c *Conn, i int) {
 	if i == 1 {
 		body = bytes.NewReader(make([]byte, 100_000))
 	}
-	req, err := http.NewRequestWithContext(WithClass(ctx, Class(i)), "POST", "https://api.test/", body)
+	req, err := http.NewRequestWithContext(semantics.WithClass(ctx, semantics.Class(i)), "POST", "https://api.test/", body)
 	if err != nil {
 		return
 	}

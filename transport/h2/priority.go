@@ -4,12 +4,9 @@ package h2
 
 import (
 	"strings"
-)
 
-// urgencies are the classes' priority fields (RFC 9218 §4). A model's answer is
-// of use piece by piece, so it is incremental. The default class is the default
-// urgency, which needs no word.
-var urgencies = [classes]string{Interactive: "u=1, i", Default: "", Batch: "u=6"}
+	"github.com/warmwire/warmwire/transport/semantics"
+)
 
 // weights are RFC 7540's for the urgencies 0 to 7, less one; 3 is its default, 16.
 var weights = [8]uint8{255, 191, 63, 15, 7, 3, 1, 0}
@@ -22,26 +19,11 @@ func (s *stream) setPriority() {
 	if !s.c.cfg.Priority {
 		return
 	}
-	s.urgency = urgencies[s.class]
-	if own := s.priorityField(); own != "" {
+	s.urgency = s.class.Urgency()
+	if own := semantics.PriorityField(s.req); own != "" {
 		s.urgency = own
 	}
 	s.weight = weights[urgencyOf(s.urgency)]
-}
-
-func (s *stream) ownPriority() bool { return s.priorityField() != "" }
-
-// priorityField is the app's own priority.
-func (s *stream) priorityField() string {
-	if v := s.req.Header["Priority"]; len(v) > 0 {
-		return v[0]
-	}
-	for k, v := range s.req.Header {
-		if len(v) > 0 && strings.EqualFold(k, "priority") {
-			return v[0]
-		}
-	}
-	return ""
 }
 
 // urgencyOf is the u parameter of a priority field, a dictionary of RFC 8941. What

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/warmwire/warmwire/transport/semantics"
 	"golang.org/x/net/http2"
 )
 
@@ -24,27 +25,27 @@ func TestPrioritySignals(t *testing.T) {
 		name     string
 		off      bool
 		settings []http2.Setting
-		class    Class
+		class    semantics.Class
 		own      string
 		field    string
 		update   string
 		weight   uint8
 	}{
-		{"before SETTINGS", false, nil, Interactive, "", "u=1, i", "u=1, i", 191},
-		{"RFC 9218", false, rfc9218, Interactive, "", "u=1, i", "u=1, i", 0},
-		{"RFC 7540", false, common(), Interactive, "", "u=1, i", "", 191},
-		{"batch", false, common(), Batch, "", "u=6", "", 1},
-		{"default says nothing", false, rfc9218, Default, "", "", "", 0},
-		{"the app's own", false, nil, Batch, "u=0", "u=0", "u=0", 255},
-		{"the app's own, with parameters", false, nil, Batch, "i;x=1, u=5;y", "i;x=1, u=5;y", "i;x=1, u=5;y", 3},
-		{"the app's own, not valid", false, nil, Batch, "u=9", "u=9", "u=9", 15},
-		{"off", true, nil, Interactive, "", "", "", 0},
-		{"off, the app's own", true, nil, Interactive, "u=2", "u=2", "", 0},
+		{"before SETTINGS", false, nil, semantics.Interactive, "", "u=1, i", "u=1, i", 191},
+		{"RFC 9218", false, rfc9218, semantics.Interactive, "", "u=1, i", "u=1, i", 0},
+		{"RFC 7540", false, common(), semantics.Interactive, "", "u=1, i", "", 191},
+		{"batch", false, common(), semantics.Batch, "", "u=6", "", 1},
+		{"default says nothing", false, rfc9218, semantics.Default, "", "", "", 0},
+		{"the app's own", false, nil, semantics.Batch, "u=0", "u=0", "u=0", 255},
+		{"the app's own, with parameters", false, nil, semantics.Batch, "i;x=1, u=5;y", "i;x=1, u=5;y", "i;x=1, u=5;y", 3},
+		{"the app's own, not valid", false, nil, semantics.Batch, "u=9", "u=9", "u=9", 15},
+		{"off", true, nil, semantics.Interactive, "", "", "", 0},
+		{"off, the app's own", true, nil, semantics.Interactive, "u=2", "u=2", "", 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, Config{Priority: !tt.off}, 0, tt.settings, func(s *script) {
-				req := s.request(WithClass(s.t.Context(), tt.class), "GET", nil)
+				req := s.request(semantics.WithClass(s.t.Context(), tt.class), "GET", nil)
 				if tt.own != "" {
 					req.Header.Set("Priority", tt.own)
 				}
@@ -85,10 +86,10 @@ func TestPrioritySignals(t *testing.T) {
 func TestUploadsGoByClass(t *testing.T) {
 	over := func(nc net.Conn) net.Conn { return narrow{nc} }
 	bubbleOver(t, over, Config{}, 0, common(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 8 << 20}), func(s *script) {
-		classes := []Class{Batch, Batch, Default, Interactive, Interactive}
-		byID := map[uint32]Class{}
+		classes := []semantics.Class{semantics.Batch, semantics.Batch, semantics.Default, semantics.Interactive, semantics.Interactive}
+		byID := map[uint32]semantics.Class{}
 		for i, class := range classes {
-			s.send(s.request(WithClass(s.t.Context(), class), "POST", endless{}))
+			s.send(s.request(semantics.WithClass(s.t.Context(), class), "POST", endless{}))
 			synctest.Wait()
 			byID[uint32(2*i+1)] = class
 		}
@@ -176,7 +177,7 @@ func TestHeadsOvertakeUploads(t *testing.T) {
 	bubble(t, Config{}, 0, common(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 8 << 20}), func(s *script) {
 		s.do(s.fr.WriteWindowUpdate(0, 8<<20))
 		for range 10 {
-			s.send(s.request(WithClass(s.t.Context(), Batch), "POST", endless{}))
+			s.send(s.request(semantics.WithClass(s.t.Context(), semantics.Batch), "POST", endless{}))
 		}
 		synctest.Wait() // the path is full: the writer waits for the peer
 		s.get(s.t.Context())
@@ -215,12 +216,12 @@ func TestBulkUploadsDelayInteractiveLittle(t *testing.T) {
 	bubbleOver(t, over, Config{}, 0, settings, func(s *script) {
 		s.do(s.fr.WriteWindowUpdate(0, 64<<20))
 		for range 50 {
-			s.send(s.request(WithClass(s.t.Context(), Batch), "POST", endless{}))
+			s.send(s.request(semantics.WithClass(s.t.Context(), semantics.Batch), "POST", endless{}))
 		}
 		sent := time.Now().Add(2 * time.Second)
 		go func() {
 			s.pass(2 * time.Second)
-			ctx := WithClass(s.t.Context(), Interactive)
+			ctx := semantics.WithClass(s.t.Context(), semantics.Interactive)
 			_, _ = s.c.RoundTrip(s.request(ctx, "PUT", bytes.NewReader(make([]byte, 10_000))))
 		}()
 		var id uint32

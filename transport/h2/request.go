@@ -54,7 +54,7 @@ func (c *Conn) writeHeadLocked(s *stream) {
 		// It changes with every request: not worth a place in the HPACK table.
 		_ = c.henc.WriteField(hpack.HeaderField{Name: "content-length", Value: strconv.FormatInt(n, 10), Sensitive: true})
 	}
-	if s.urgency != "" && !s.ownPriority() {
+	if s.urgency != "" && semantics.PriorityField(s.req) == "" {
 		c.field("priority", s.urgency)
 	}
 	s.localEnd = s.upload == nil && s.tunnel == noTunnel

@@ -201,6 +201,7 @@ func TestCancelIsImmediate(t *testing.T) {
 					t.Errorf("%v after %v", r, time.Since(now))
 				}
 				cancel(cause)
+				synctest.Wait() // the reset is on its way before the body knows of the end
 				if !tt.begin {
 					if _, err := call.wait(); !errors.Is(err, cause) {
 						t.Errorf("err = %v", err)

@@ -33,7 +33,7 @@ type stream struct {
 	c          *Conn
 	req        *http.Request
 	trace      *httptrace.ClientTrace
-	class      Class
+	class      semantics.Class
 	urgency    string // of the priority signals; "" = none are sent
 	weight     uint8  // of RFC 7540, less one
 	tunnel     tunnel
@@ -93,7 +93,7 @@ type interim struct {
 
 // newStream checks req and prepares what of it needs no lock.
 func (c *Conn) newStream(req *http.Request) (*stream, error) {
-	s := &stream{c: c, req: req, trace: httptrace.ContextClientTrace(req.Context()), class: c.cfg.classOf(req),
+	s := &stream{c: c, req: req, trace: httptrace.ContextClientTrace(req.Context()), class: semantics.ClassOf(req, c.cfg.Class),
 		ready: make(chan struct{}, 1)}
 	s.taken.L, s.arrived.L = &c.mu, &s.mu
 	s.read.declared = -1

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/warmwire/warmwire/bufferctl"
+	"github.com/warmwire/warmwire/transport/semantics"
 )
 
 // A window's worth of a stream, and of the connection, as the peer counts them.
@@ -302,7 +303,7 @@ func TestBulkWindowsShrinkBesideInteractive(t *testing.T) {
 		s.c.rate.Store(1_250_000) // 10 Mbit/s: 25 kB on the way
 		var bodies []*http.Response
 		for i := range 10 {
-			call := s.send(s.request(WithClass(s.t.Context(), Batch), "GET", nil))
+			call := s.send(s.request(semantics.WithClass(s.t.Context(), semantics.Batch), "GET", nil))
 			a.read()
 			s.fields(uint32(1+2*i), false, ":status: 200")
 			resp, err := call.wait()
@@ -311,7 +312,7 @@ func TestBulkWindowsShrinkBesideInteractive(t *testing.T) {
 			}
 			bodies = append(bodies, resp)
 		}
-		urgent := s.send(s.request(WithClass(s.t.Context(), Interactive), "GET", nil))
+		urgent := s.send(s.request(semantics.WithClass(s.t.Context(), semantics.Interactive), "GET", nil))
 		a.read()
 		drain := func() int { // what is on the way for bulk: all windows together
 			open := 0

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/warmwire/warmwire/transport/fault"
+	"github.com/warmwire/warmwire/transport/semantics"
 	"golang.org/x/net/http2"
 )
 
@@ -61,7 +62,7 @@ func (o *output) Write(p []byte) (int, error) {
 // all there was, be read on before a less urgent one goes.
 func (o *output) yieldLocked(c *Conn) {
 	if pick := c.uploads.pick(); pick > o.drained {
-		o.drained = int(classes)
+		o.drained = int(semantics.Classes)
 		c.mu.Unlock()
 		runtime.Gosched()
 		c.mu.Lock()
@@ -215,7 +216,7 @@ func (s *stream) WroteRequest(err error) {
 func (c *Conn) takeDataLocked(budget int) int {
 	total := 0
 	class := -1
-	c.out.drained = int(classes)
+	c.out.drained = int(semantics.Classes)
 	for budget > 0 && c.sendWindow > 0 {
 		pick := c.uploads.pick()
 		if pick < 0 || (total > 0 && pick != class) {
@@ -322,8 +323,8 @@ func (c *Conn) updateWindow(s *stream, n int) {
 // wait for a frame of each of 50 files. Who was passed over for long gets one frame,
 // so that none starves.
 type scheduler struct {
-	queues  [classes]lane
-	skipped [classes]int
+	queues  [semantics.Classes]lane
+	skipped [semantics.Classes]int
 }
 
 // A lane is the uploads of one class.

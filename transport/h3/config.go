@@ -4,7 +4,6 @@ package h3
 
 import (
 	"cmp"
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/quic-go/quic-go"
 	"github.com/warmwire/warmwire/bufferctl"
+	"github.com/warmwire/warmwire/transport/semantics"
 )
 
 // Config is how a connection is opened and behaves. TLS is needed, the rest has
@@ -42,7 +42,7 @@ type Config struct {
 	// PRIORITY_UPDATE.
 	Priority bool
 	// Class says what a request is; nil = what [WithClass] put in its context.
-	Class func(*http.Request) Class
+	Class func(*http.Request) semantics.Class
 
 	// QlogDir is where a trace of the connection is written (qlog), nowhere if
 	// empty. It has packets and frames, and never a field or a byte of a body.
@@ -123,33 +123,4 @@ func (c *Config) quicConfig() *quic.Config {
 		q.Tracer = tracer(c.QlogDir)
 	}
 	return q
-}
-
-// A Class is how urgent a request is.
-type Class uint8
-
-// The classes, most urgent first.
-const (
-	Interactive Class = iota // somebody waits for every token
-	Default
-	Batch // nobody waits
-	classes
-)
-
-type classKey struct{}
-
-// WithClass returns a context whose requests are of that class. Without it they
-// are [Default].
-func WithClass(ctx context.Context, class Class) context.Context {
-	return context.WithValue(ctx, classKey{}, class)
-}
-
-func (c *Config) classOf(req *http.Request) Class {
-	class := Default
-	if c.Class != nil {
-		class = c.Class(req)
-	} else if v, ok := req.Context().Value(classKey{}).(Class); ok {
-		class = v
-	}
-	return min(class, Batch)
 }

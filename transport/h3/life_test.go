@@ -16,6 +16,7 @@ import (
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/quicvarint"
+	"github.com/warmwire/warmwire/transport/semantics"
 )
 
 // GOAWAY hands back what is above its id as unprocessed, lets the rest end, and
@@ -236,18 +237,18 @@ func TestPriority(t *testing.T) {
 		control := &asked{br: bufio.NewReader(str)}
 		_, _ = control.br.ReadByte() // its type
 		for name, tt := range map[string]struct {
-			class Class
+			class semantics.Class
 			own   string
 			want  string
 		}{
-			"interactive": {Interactive, "", "u=1, i"}, "default": {Default, "", ""}, "batch": {Batch, "", "u=6"},
-			"the app's own": {Batch, "u=0", "u=0"},
+			"interactive": {semantics.Interactive, "", "u=1, i"}, "default": {semantics.Default, "", ""}, "batch": {semantics.Batch, "", "u=6"},
+			"the app's own": {semantics.Batch, "u=0", "u=0"},
 		} {
 			req := request(t, "GET", "/", nil)
 			if tt.own != "" {
 				req.Header.Set("Priority", tt.own)
 			}
-			c := s.send(req.WithContext(WithClass(req.Context(), tt.class)))
+			c := s.send(req.WithContext(semantics.WithClass(req.Context(), tt.class)))
 			a := s.next()
 			if got := a.fields["priority"]; got != tt.want {
 				t.Errorf("%s: field %q, want %q", name, got, tt.want)

@@ -53,7 +53,7 @@ func (s *stream) head(buf []byte) []byte {
 	if n, ok := s.target.ContentLength(upload.DeclaredLength(s.req)); ok && s.tunnel == noTunnel {
 		e.field("content-length", strconv.FormatInt(n, 10))
 	}
-	if s.urgency != "" && priorityField(s.req) == "" {
+	if s.urgency != "" && semantics.PriorityField(s.req) == "" {
 		e.field("priority", s.urgency)
 	}
 	return e.frame(buf)

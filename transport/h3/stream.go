@@ -36,7 +36,7 @@ type stream struct {
 	c            *Conn
 	req          *http.Request
 	trace        *httptrace.ClientTrace
-	class        Class
+	class        semantics.Class
 	urgency      string // of the priority signals; "" = none are sent
 	tunnel       tunnel // that was asked for
 	target       semantics.Target
@@ -75,7 +75,7 @@ type reading struct {
 
 // newStream checks req and prepares what of it needs no lock.
 func (c *Conn) newStream(req *http.Request) (*stream, error) {
-	s := &stream{c: c, req: req, trace: httptrace.ContextClientTrace(req.Context()), class: c.cfg.classOf(req)}
+	s := &stream{c: c, req: req, trace: httptrace.ContextClientTrace(req.Context()), class: semantics.ClassOf(req, c.cfg.Class)}
 	s.read.declared = -1
 	var err error
 	if s.target, err = semantics.TargetOf(req, "https"); err != nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package semantics is what HTTP/2 and HTTP/3 share of a request and an answer: the
-// pseudo-header fields and the checks before a request is sent, and what an answer's
-// head declares of its body. It refuses what the framing could not carry safely
+// pseudo-header fields and the checks before a request is sent, how urgent it is, and what
+// an answer's head declares of its body. It refuses what the framing could not carry safely
 // (spaces in a target, invalid names and values) and holds no state; all functions
 // are safe for concurrent use.
 package semantics
