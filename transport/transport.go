@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/warmwire/warmwire/transport/fault"
+	"github.com/warmwire/warmwire/transport/layer"
 	"github.com/warmwire/warmwire/transport/pool"
 	"github.com/warmwire/warmwire/transport/semantics"
 )
@@ -185,50 +186,5 @@ func (x *roundTrip) owned(resp *http.Response) io.ReadCloser {
 	if x.upload != nil {
 		x.upload.settle()
 	}
-	b := &ownedBody{ReadCloser: resp.Body, cancel: x.cancel}
-	if sock, ok := resp.Body.(Socket); ok && resp.StatusCode == http.StatusSwitchingProtocols {
-		return &ownedSocket{ownedBody: b, Socket: sock}
-	}
-	if from, ok := resp.Body.(io.WriterTo); ok {
-		return &ownedStream{ownedBody: b, from: from}
-	}
-	return b
+	return layer.OnClose(resp.Body, func() { x.cancel(context.Canceled) })
 }
-
-// An ownedStream is a body that hands its own buffers to a writer.
-type ownedStream struct {
-	*ownedBody
-	from io.WriterTo
-}
-
-func (s *ownedStream) WriteTo(w io.Writer) (int64, error) { return s.from.WriteTo(w) }
-
-type ownedBody struct {
-	io.ReadCloser
-	cancel context.CancelCauseFunc
-}
-
-func (b *ownedBody) Close() error {
-	err := b.ReadCloser.Close()
-	b.cancel(context.Canceled)
-	return err
-}
-
-// Buffered is how many bytes have come and wait for a Read.
-func (b *ownedBody) Buffered() int {
-	if held, ok := b.ReadCloser.(interface{ Buffered() int }); ok {
-		return held.Buffered()
-	}
-	return 0
-}
-
-// An ownedSocket is the connection behind a 101.
-type ownedSocket struct {
-	*ownedBody
-	Socket
-}
-
-func (s *ownedSocket) Read(p []byte) (int, error) { return s.Socket.Read(p) }
-
-// Close ends both sides.
-func (s *ownedSocket) Close() error { return s.ownedBody.Close() }

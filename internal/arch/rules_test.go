@@ -85,6 +85,7 @@ var houseRules = rules{
 			"transport/dial":     "its own parts", "transport/pool": "its own parts", "transport/fault": "its own parts",
 			"transport/h1": "its own parts", "transport/h2": "its own parts", "transport/h3": "its own parts",
 			"transport/semantics": "classes of its requests",
+			"transport/layer":     "knows when an answer is closed",
 			"transport/h3/altsvc": "who offers HTTP/3",
 			"tlspool":             "sessions of its connections",
 			"tlspool/trust":       "whom they trust",
@@ -107,7 +108,7 @@ var houseRules = rules{
 		"transport/pool":      {"heartbeat": "learned limits decide when a connection is replaced", "transport/fault": "typed errors"},
 		// Layers wrap a RoundTripper and know neither each other nor transport.
 		"transport/qos":    {"transport/hints": "what answers say of limits", "transport/layer": "is told how an answer goes"},
-		"transport/retry":  {"transport/hints": "what answers say of limits"},
+		"transport/retry":  {"transport/hints": "what answers say of limits", "transport/layer": "knows when an answer is closed"},
 		"transport/hints":  nothing,
 		"transport/resume": nothing,
 		"transport/route":  {"transport/layer": "is told how an answer goes"},

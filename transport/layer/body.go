@@ -52,6 +52,14 @@ func Body(b io.ReadCloser, w Watcher) io.ReadCloser {
 	return o
 }
 
+// OnClose wraps b; done is called after each Close, and nothing else is watched.
+func OnClose(b io.ReadCloser, done func()) io.ReadCloser { return Body(b, closing(done)) }
+
+type closing func()
+
+func (closing) Ended(error) {}
+func (c closing) Closed()   { c() }
+
 type body struct {
 	io.ReadCloser
 	w       Watcher

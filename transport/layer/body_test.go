@@ -136,3 +136,33 @@ func TestWhoseErrorItIs(t *testing.T) {
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// A held body is one that has bytes waiting.
+type held struct {
+	io.Reader
+	n      int
+	closed int
+}
+
+func (h *held) Buffered() int { return h.n }
+func (h *held) Close() error  { h.closed++; return nil }
+
+type heldStream struct{ *held }
+
+func (h heldStream) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, h.Reader) }
+
+func TestOnCloseKeepsWhatABodyCan(t *testing.T) {
+	inner := &held{Reader: strings.NewReader("token"), n: 5}
+	done := 0
+	body := OnClose(heldStream{inner}, func() { done++ })
+	if got := body.(interface{ Buffered() int }).Buffered(); got != 5 {
+		t.Errorf("%d bytes wait, want 5", got)
+	}
+	var got strings.Builder
+	if _, err := body.(io.WriterTo).WriteTo(&got); err != nil || got.String() != "token" || done != 0 {
+		t.Errorf("%q, %v, done %d times before Close", got.String(), err, done)
+	}
+	if err := body.Close(); err != nil || inner.closed != 1 || done != 1 {
+		t.Errorf("%v, closed %d times, done %d times", err, inner.closed, done)
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/warmwire/warmwire/transport/layer"
 )
 
 // A race is an attempt with a second one beside it, which starts when the first has
@@ -168,7 +170,7 @@ func (r *race) first(resp *http.Response, err error) (*http.Response, error) {
 		r.cancel()
 		return nil, err
 	}
-	resp.Body = own(resp.Body, r.cancel)
+	resp.Body = layer.OnClose(resp.Body, r.cancel)
 	return resp, nil
 }
 
@@ -184,7 +186,7 @@ func (r *race) second(resp *http.Response, err error) (*http.Response, error) {
 		theirs.GotFirstResponseByte() // for the caller the wait is over now
 	}
 	c.t.cfg.OnAttempt(Decision{Reason: Slow, Verdict: HedgeWon, Attempt: c.attempt, Status: r.resp.StatusCode})
-	r.resp.Body = own(r.resp.Body, r.stop)
+	r.resp.Body = layer.OnClose(r.resp.Body, r.stop)
 	return r.resp, nil
 }
 

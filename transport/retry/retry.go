@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/warmwire/warmwire/transport/hints"
+	"github.com/warmwire/warmwire/transport/layer"
 )
 
 // What is read of an answer that is thrown away, so that its connection can serve on.
@@ -292,7 +293,7 @@ func (c *call) prepare(ctx context.Context) (*http.Request, error) {
 // hand gives the answer to the caller: the body is not kept any longer.
 func (c *call) hand(resp *http.Response) *http.Response {
 	if c.body != nil && c.body.settle(c.hedged) {
-		resp.Body = own(resp.Body, c.body.drop)
+		resp.Body = layer.OnClose(resp.Body, c.body.drop)
 	}
 	return resp
 }
@@ -348,29 +349,4 @@ func appRetries(h http.Header) int {
 		return 0
 	}
 	return n
-}
-
-// own returns body such that done is called when it is closed.
-func own(body io.ReadCloser, done func()) io.ReadCloser {
-	o := &owned{ReadCloser: body, done: done}
-	if wt, ok := body.(io.WriterTo); ok {
-		return &ownedWriterTo{o, wt}
-	}
-	return o
-}
-
-type owned struct {
-	io.ReadCloser
-	done func()
-}
-
-func (o *owned) Close() error {
-	err := o.ReadCloser.Close()
-	o.done()
-	return err
-}
-
-type ownedWriterTo struct {
-	*owned
-	io.WriterTo
 }
