@@ -102,8 +102,9 @@ type Transport struct {
 	heartbeat  atomic.Pointer[heartbeat.Config]
 	identity   atomic.Pointer[string] // roots and our certificate at the last Recheck
 
-	mu      sync.Mutex // guards origins and closed
+	mu      sync.Mutex // guards the fields below
 	closed  bool
+	retired bool
 	origins map[string]*origin
 }
 

@@ -77,6 +77,9 @@ func (t *Transport) origin(u *url.URL) (*origin, error) {
 		t.makeRoom()
 		o = t.newOrigin(key, u, port)
 		t.origins[key] = o
+		if t.retired {
+			o.pool.Retire()
+		}
 	}
 	return o, nil
 }
@@ -338,12 +341,14 @@ func (t *Transport) Renew() {
 }
 
 // Retire keeps nothing ready any more. Requests that come nevertheless are
-// served; connections close when they are idle.
+// served; connections close as soon as they are idle.
 func (t *Transport) Retire() {
+	t.mu.Lock()
+	t.retired = true
+	t.mu.Unlock()
 	for _, o := range t.each() {
 		o.used.Store(0)
-		o.pool.Keep(0)
-		o.pool.CloseIdle()
+		o.pool.Retire()
 	}
 }
 

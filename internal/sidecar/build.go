@@ -346,7 +346,7 @@ func (s *Sidecar) reloadLocked(tuned map[string]string) error {
 	}
 	for name, b := range s.upstreams {
 		if ups[name] == nil || ups[name].transport != b.transport {
-			b.transport.Retire() // those in use close when their streams end and idle out
+			b.transport.Retire() // those in use close when their streams end
 		}
 	}
 	for _, w := range append(warnings, fixedUntilRestart(s.cfg, cfg)...) {

@@ -154,6 +154,9 @@ func (p *Pool) changed(m *member) {
 		p.dispatch()
 		p.grow()
 	}
+	if p.retired && m.InFlight() == 0 && m.entering == 0 && p.waiting() == 0 {
+		p.retire(m)
+	}
 	if m.gone || !p.armed || p.keep > 0 && p.ready() < p.keep {
 		p.schedule()
 	}
@@ -315,8 +318,19 @@ func (p *Pool) refill(now time.Time) time.Duration {
 func (p *Pool) Keep(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.keep = n
+	if !p.retired {
+		p.keep = n
+	}
 	p.schedule()
+}
+
+// Retire keeps nothing from now on: each connection closes when its last answer has
+// ended, those that are idle at once. Requests that come nevertheless are served.
+func (p *Pool) Retire() {
+	p.mu.Lock()
+	p.retired, p.keep = true, 0
+	p.mu.Unlock()
+	p.CloseIdle()
 }
 
 // Suspect keeps new requests away from a connection until [Pool.Clear].

@@ -85,6 +85,7 @@ type Pool struct {
 
 	mu      sync.Mutex // guards everything below, and the members' fields
 	closed  bool
+	retired bool             // nothing is kept
 	multi   []*member        // multiplexed, that take requests
 	single  int              // others, busy or not
 	free    []*member        // others that are idle; the last was used last
