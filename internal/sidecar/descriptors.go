@@ -3,6 +3,9 @@
 package sidecar
 
 import (
+	"context"
+	"log/slog"
+
 	"github.com/warmwire/warmwire/internal/config"
 )
 
@@ -20,7 +23,11 @@ func (s *Sidecar) appConnections(cfg *config.Config) int {
 	}
 	room := max(1, int(min(limit, 1<<30)-reservedDescriptors)/2)
 	if room < cfg.Limits.Connections {
-		s.log.Warn("limits.connections is more than the file descriptors allow: raise the limit (ulimit -n, LimitNOFILE) or lower it",
+		level := slog.LevelWarn
+		if room > cfg.Limits.Connections/10*9 {
+			level = slog.LevelInfo // as with the usual limit of 20,000: nothing to act on
+		}
+		s.log.Log(context.Background(), level, "limits.connections is more than the file descriptors allow: raise the limit (ulimit -n, LimitNOFILE) or lower it",
 			"limits.connections", cfg.Limits.Connections, "descriptors", limit, "allowed", room)
 		return room
 	}

@@ -51,7 +51,7 @@ func TestDescriptorsAreKeptForTheWayOut(t *testing.T) {
 	if r.get("/healthz") == "" {
 		t.Error("the admin listener does not answer")
 	}
-	if n := strings.Count(r.log.String(), "file descriptors"); n != 1 {
+	if n := strings.Count(r.log.String(), `level=WARN msg="limits.connections is more than the file descriptors`); n != 1 {
 		t.Errorf("%d warnings: %s", n, r.log)
 	}
 }
