@@ -58,7 +58,7 @@ func TestDashboard(t *testing.T) {
 	b.await(text("#live"), "live")
 	b.await(text("#ready"), "ready")
 	b.await(text("#stream-table tbody"), "openai")
-	b.await(text("#finding-list"), "app reads slowly")
+	b.await(text("#finding-list"), "Slow reader")
 	b.await(text("#upstream-table tbody"), "warm")
 	b.await(text("#say-requests"), "finished since the start")
 	b.await(text("#say-ttft"), "99 of 100 within")
@@ -67,9 +67,9 @@ func TestDashboard(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = unread.Close() // its app has enough
-	b.await(text("#request-table tbody"), "slow provider")
+	b.await(text("#request-table tbody"), "Slow provider")
 	b.eval("(() => { const e = document.getElementById('request-list'); e.value = 'interrupted'; e.dispatchEvent(new Event('change')) })()")
-	b.await(text("#request-table tbody"), "slow reader")
+	b.await(text("#request-table tbody"), "Slow reader")
 	b.shot("dashboard")
 
 	set := func(id, value string) {

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmwire/warmwire/internal/netlab"
 	"github.com/warmwire/warmwire/internal/testenv"
 )
 
@@ -38,6 +39,9 @@ var build = sync.OnceValues(func() (programs, error) {
 })
 
 func TestMain(m *testing.M) {
+	if netlab.Main() { // this process is a child of a lab
+		return
+	}
 	code := m.Run()
 	p, _ := build() // a failed build has failed the tests already
 	for _, path := range []string{p.warmwire, p.client} {

@@ -45,7 +45,7 @@ func (s *socket) Evidence() (attribution.Evidence, bool) {
 		return attribution.Evidence{}, false
 	}
 	info, known := dial.ReadInfo(s)
-	e := attribution.Evidence{Disorder: uint64(info.Disordered) + uint64(info.Retransmits), RTO: info.RTO, RTT: info.RTT}
+	e := attribution.Evidence{Disorder: uint64(info.Disordered) + uint64(info.Retransmits), Segments: uint64(info.Segments), RTO: info.RTO, RTT: info.RTT}
 	_, e.Ordered = f.clientConn.(pinger) // a PING's answer is behind what its peer had written, a kernel's is not
 	f.probes.mu.Lock()
 	e.Asked, e.Answered = f.probes.asked, f.probes.answered

@@ -16,6 +16,8 @@ const ms = time.Millisecond
 type step struct {
 	after    time.Duration // since the app took the last
 	events   int
+	bytes    int
+	inside   bool          // it ends inside an event
 	write    time.Duration // the app takes it so late
 	disorder bool          // a segment came out of order meanwhile
 	lag      bool          // bytes wait for the app from now on
@@ -41,7 +43,7 @@ func play(steps []step) (s attribution.Stream, p attribution.Parts, total time.D
 		Path: func() (attribution.Evidence, bool) { return e, true },
 		Lag:  func() bool { return lag },
 	})
-	s.Came(now, 1)
+	s.Came(now, attribution.Piece{Events: 1})
 	for _, st := range steps {
 		now = now.Add(st.after)
 		if st.disorder {
@@ -53,7 +55,7 @@ func play(steps []step) (s attribution.Stream, p attribution.Parts, total time.D
 				e.Answered = now.Add(-st.answered)
 			}
 		}
-		s.Came(now, st.events)
+		s.Came(now, attribution.Piece{Events: st.events, Bytes: st.bytes, Inside: st.inside})
 		lag = st.lag
 		now = now.Add(st.write)
 		s.Took(now)
@@ -88,7 +90,7 @@ func TestWhereTheTimeWent(t *testing.T) {
 		{"a probe whose answer is late", append(steady(20, 50*ms), step{after: 4 * time.Second, events: 1, asked: 3 * time.Second, answered: 1 * time.Second}),
 			attribution.Parts{Provider: 3010 * ms, Network: 1990 * ms}, attribution.FaultNetwork},
 		{"a probe that proves the provider silent", append(steady(20, 50*ms), step{after: 4 * time.Second, events: 40, asked: 110 * ms, answered: 100 * ms}),
-			attribution.Parts{Provider: 4900 * ms, Network: 100 * ms}, attribution.FaultProvider},
+			attribution.Parts{Provider: 5000 * ms}, attribution.FaultProvider},
 		{"several tokens a step", repeat(step{after: 60 * ms, events: 4}, 20), attribution.Parts{Provider: 1200 * ms}, ""},
 		{"no events at all", []step{{after: 50 * ms}, {after: 500 * ms}, {after: 50 * ms}}, attribution.Parts{Provider: 600 * ms}, ""},
 	}
@@ -164,7 +166,7 @@ func BenchmarkToken(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		now = now.Add(20 * ms)
-		s.Came(now, 1)
+		s.Came(now, attribution.Piece{Events: 1})
 		now = now.Add(20 * time.Microsecond)
 		s.Took(now)
 	}

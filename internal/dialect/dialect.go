@@ -186,6 +186,11 @@ func (w *Watcher) AtBoundary() bool {
 	return w != nil && w.identity && w.rep.Stream && !w.rep.Silent && w.sse.boundary
 }
 
+// Inside tells whether the bytes seen, decoded, end inside an event of an event stream.
+func (w *Watcher) Inside() bool {
+	return w != nil && w.rep.Stream && !w.rep.Silent && !w.sse.boundary
+}
+
 func (w *Watcher) silence(reason string) {
 	w.rep.Silent, w.rep.Reason = true, reason
 }

@@ -109,9 +109,10 @@ type Record struct {
 	BytesIn       int64 // body bytes from the app
 	BytesOut      int64 // body bytes to the app
 	Phases        Phases
-	Parts         attribution.Parts // of the time after them; of sockets and tunnels none
-	Fault         attribution.Fault // what the request suffered from most; "" = nothing that stands out
-	Conn          uint64            // the upstream connection's number; 0 = unknown
+	Parts         attribution.Parts   // of the time after them; of sockets and tunnels none
+	Fault         attribution.Fault   // what the request suffered from most; "" = nothing that stands out
+	Finding       attribution.Finding // how that is known
+	Conn          uint64              // the upstream connection's number; 0 = unknown
 	Reused        bool
 	Resumes       int           // of the stream that the app came back to, or that broke and was continued
 	Attempts      int           // how often a connection was asked for

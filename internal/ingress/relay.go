@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
@@ -294,13 +295,12 @@ func (l *relayLoop) Write(p []byte) (int, error) {
 	e := l.e
 	l.comments.busy()
 	now := time.Now()
-	e.dog.serve(now)
 	if e.lateHead != nil {
 		e.lateHead.Stop()
 		e.lateHead = nil
 	}
 	e.watch.Observe(p, now)
-	e.came(now, e.watch.Chunks())
+	e.came(now, len(p), e.watch.Chunks(), e.watch.Inside())
 	e.use.Chunks(e.watch.Chunks(), now)
 	if l.token && !e.watch.Report().FirstToken.IsZero() {
 		e.dog.firstToken()
@@ -313,7 +313,7 @@ func (l *relayLoop) Write(p []byte) (int, error) {
 		err = e.rc.Flush()
 	}
 	written := time.Now()
-	e.account.stream.Took(written)
+	e.took(written, err == nil)
 	if written.Sub(now) > pauseSpan {
 		e.paused()
 	}
@@ -322,7 +322,6 @@ func (l *relayLoop) Write(p []byte) (int, error) {
 		e.undelivered = true
 		return n, err
 	}
-	e.dog.wait(written)
 	l.comments.idle()
 	return n, nil
 }
@@ -341,11 +340,19 @@ func (e *exchange) paused() {
 // unsent tells how many bytes wait in the kernel for the app. On an HTTP/2 connection
 // they may be another stream's.
 func (e *exchange) unsent() func() int {
-	conn := http1.Conn(e.r.Context())
-	if conn == nil || e.r.ProtoMajor == 2 {
+	conn := e.ownConn()
+	if conn == nil {
 		return nil
 	}
 	return func() int { return unsent(conn) }
+}
+
+// ownConn is the connection to the app, if it serves nothing else; else nil.
+func (e *exchange) ownConn() net.Conn {
+	if e.r.ProtoMajor == 2 {
+		return nil
+	}
+	return http1.Conn(e.r.Context())
 }
 
 // leftWithAll says whether the app closed its connection after the whole answer: it

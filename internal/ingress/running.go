@@ -4,11 +4,14 @@ package ingress
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/warmwire/warmwire/internal/attribution"
+	"github.com/warmwire/warmwire/internal/ingress/peer"
 	"github.com/warmwire/warmwire/internal/ingress/ws"
 )
 
@@ -52,6 +55,12 @@ func (rs *runningSet) idle() <-chan struct{} {
 	return rs.waiter
 }
 
+func (rs *runningSet) list() []*exchange {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return slices.Collect(maps.Keys(rs.all))
+}
+
 func (rs *runningSet) len() int {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -80,6 +89,8 @@ type StreamInfo struct {
 	LagTime  time.Duration // since when the app takes too little
 	Absent   bool          // the app has named it, and is away
 
+	Finding *attribution.Finding // where its time goes; nil = not told of this kind
+
 	Socket      *ws.Stats    // of a WebSocket
 	App, Server *Pulse       // of a WebSocket with heartbeats
 	Session     *SessionInfo // of a realtime API
@@ -94,20 +105,26 @@ type live struct {
 	session atomic.Pointer[session]
 	lag     atomic.Pointer[func() (bytes int, since time.Time)] // nil = no answer yet
 
+	finding  atomic.Pointer[func(now time.Time) attribution.Finding] // nil = no answer yet, or none of which it is told
 	realtime atomic.Pointer[sessionWatch]
 }
 
 // Streams lists what runs, the oldest first.
 func (s *Server) Streams() []StreamInfo {
 	list := s.sessions.absent()
-	s.running.mu.Lock()
-	for e := range s.running.all {
-		list = append(list, e.info())
+	running := s.running.list()
+	slices.SortFunc(running, func(a, b *exchange) int { return cmp.Compare(a.rec.ID, b.rec.ID) })
+	for i, e := range running { // each asks its kernel: not under the lock
+		info := e.info()
+		e.tell(&info, i < maxPeeks)
+		list = append(list, info)
 	}
-	s.running.mu.Unlock()
 	slices.SortFunc(list, func(a, b StreamInfo) int { return cmp.Compare(a.ID, b.ID) })
 	return list
 }
+
+// maxPeeks is for how many streams the app's own socket is looked at: that costs 10 µs.
+const maxPeeks = 200
 
 // info may be called by any goroutine: it reads of the record what never changes once
 // e is registered.
@@ -135,6 +152,38 @@ func (e *exchange) info() StreamInfo {
 		}
 	}
 	return i
+}
+
+// tell adds where the time goes. With peek it looks at the app's socket too.
+func (e *exchange) tell(i *StreamInfo, peek bool) {
+	if e.rec.Mode == ModeTunnel || e.rec.Mode == ModeWebSocket && e.live.status.Load() != 0 {
+		return
+	}
+	if conn := e.ownConn(); peek && conn != nil {
+		if p, err := peer.Look(conn); err == nil {
+			i.LagBytes += p.Unread
+		}
+	}
+	i.Finding = e.found(time.Now(), i.LagBytes)
+}
+
+// found is where the time of a request goes, of which the app has so much still to take.
+func (e *exchange) found(now time.Time, lag int) *attribution.Finding {
+	var f attribution.Finding
+	if find := e.live.finding.Load(); find != nil {
+		f = (*find)(now)
+		f.AppWaits(lag)
+		return &f
+	}
+	stage, since := e.sw.stage()
+	if stage == "" {
+		return nil
+	}
+	if since.IsZero() {
+		since = e.rec.Start
+	}
+	f = attribution.Waiting(stage, now.Sub(since))
+	return &f
 }
 
 // lag tells what the app has not taken: in the kernel, and in the upstream's buffers.

@@ -63,13 +63,13 @@ func (ss *session) pump() {
 		n, err := ss.resp.Body.Read(buf.b)
 		if n > 0 {
 			now = time.Now()
-			dog.serve(now)
+			dog.turn(now, dog.serve)
 			ss.observe(buf.b[:n], now)
 			if _, werr := ss.spool.WriteContext(ss.ctx, buf.b[:n]); werr != nil {
 				err = werr
 			}
 			buf.filled(n)
-			dog.wait(time.Now())
+			dog.turn(time.Now(), dog.wait)
 		}
 		if err != nil {
 			if err == io.EOF {
@@ -146,12 +146,11 @@ func (e *exchange) follow(ss *session, reader *bufferctl.SpoolReader) error {
 			return err
 		}
 		now := time.Now()
-		e.dog.serve(now)
 		if e.lateHead != nil {
 			e.lateHead.Stop()
 			e.lateHead = nil
 		}
-		e.came(now, ss.tokens())
+		e.came(now, n, ss.tokens(), false) // of what the spool gives, an end inside an event says nothing
 		m, err := e.w.Write(buf.b[:n])
 		e.rec.BytesOut += int64(m)
 		e.live.out.Store(e.rec.BytesOut)
@@ -159,8 +158,7 @@ func (e *exchange) follow(ss *session, reader *bufferctl.SpoolReader) error {
 			err = e.rc.Flush()
 		}
 		written := time.Now()
-		e.account.stream.Took(written)
-		e.dog.wait(written)
+		e.took(written, true)
 		if err != nil {
 			e.undelivered = true
 			return err

@@ -179,6 +179,30 @@ func (sw *stopwatch) inProgress(now time.Time) {
 	}
 }
 
+// stage is what the request waits for, and since when; "" once the head is there. A
+// connection is asked for by somebody who then waits for it, so what is not known yet
+// counts as the queue's.
+func (sw *stopwatch) stage() (name string, since time.Time) {
+	sw.mu.Lock()
+	defer sw.mu.Unlock()
+	p, b := &sw.phases, &sw.begin
+	switch {
+	case sw.stopped:
+		return "", time.Time{}
+	case !sw.wrote.IsZero():
+		return "wait", sw.wrote
+	case !b.conn.IsZero():
+		return "send", b.conn
+	case !b.tls.IsZero() && p.TLS == 0:
+		return "tls", b.tls
+	case !b.connect.IsZero() && p.Connect == 0:
+		return "connect", b.connect
+	case !b.dns.IsZero() && p.DNS == 0:
+		return "dns", b.dns
+	}
+	return "queue", b.queue
+}
+
 // evidence asks the connection that serves the request.
 func (sw *stopwatch) evidence() (attribution.Evidence, bool) {
 	p := sw.path.Load()
@@ -283,17 +307,15 @@ func (d *watchdog) check() {
 }
 
 // wait and serve tell the watchdog whose turn it is: time in which the app does
-// not take bytes is not the upstream's silence, and the other way round.
-func (d *watchdog) wait(now time.Time) {
-	d.mu.Lock()
-	d.waiting, d.since = true, now
-	d.mu.Unlock()
-}
+// not take bytes is not the upstream's silence, and the other way round. The caller
+// holds mu.
+func (d *watchdog) wait(now time.Time)  { d.waiting, d.since = true, now }
+func (d *watchdog) serve(now time.Time) { d.waiting, d.since = false, now }
 
-func (d *watchdog) serve(now time.Time) {
+func (d *watchdog) turn(now time.Time, whose func(time.Time)) {
 	d.mu.Lock()
-	d.waiting, d.since = false, now
-	d.mu.Unlock()
+	defer d.mu.Unlock()
+	whose(now)
 }
 
 // serving says since when a write to the app has not returned, zero if none waits.

@@ -10,7 +10,15 @@ import (
 )
 
 // unsent returns how many bytes written to c its peer has not acknowledged.
-func unsent(c net.Conn) int {
+func unsent(c net.Conn) int { return queued(c, unix.SIOCOUTQ) }
+
+// sioOutQNSD is SIOCOUTQNSD of linux/sockios.h.
+const sioOutQNSD = 0x894b
+
+// notSent returns how many of them have not even left: its peer has no room for them.
+func notSent(c net.Conn) int { return queued(c, sioOutQNSD) }
+
+func queued(c net.Conn, request uint) int {
 	for range 8 { // guess: no sane stack is deeper
 		w, ok := c.(interface{ NetConn() net.Conn })
 		if !ok {
@@ -28,7 +36,7 @@ func unsent(c net.Conn) int {
 	}
 	n := 0
 	_ = raw.Control(func(fd uintptr) {
-		if v, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); err == nil {
+		if v, err := unix.IoctlGetInt(int(fd), request); err == nil {
 			n = v
 		}
 	})

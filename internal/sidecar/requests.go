@@ -100,6 +100,7 @@ type requestStatus struct {
 	Outcome          string             `json:"outcome"`
 	Cause            string             `json:"cause,omitempty"`
 	Fault            string             `json:"fault,omitempty"` // what it suffered from most
+	Finding          *findingStatus     `json:"finding,omitempty"`
 	DurationMS       float64            `json:"duration_ms"`
 	TTFTMS           float64            `json:"ttft_ms,omitempty"`
 	StagesMS         map[string]float64 `json:"stages_ms"` // they sum to the duration; those that did not happen are left out
@@ -114,6 +115,9 @@ func (e *shownRequest) status() requestStatus {
 		ID: r.ID, Upstream: r.Upstream, Mode: string(r.Mode), Protocol: r.AppProto, UpstreamProtocol: r.UpstreamProto, Connection: r.Conn,
 		Started: r.Start.UTC(), Status: r.Status, Outcome: string(r.Outcome), Cause: r.Cause, Fault: string(r.Fault),
 		DurationMS: millis(r.Duration), TTFTMS: millis(r.TTFT), StagesMS: map[string]float64{}, Chunks: r.Chunks, BytesOut: r.BytesOut, Attempts: r.Attempts,
+	}
+	if r.Finding.Span > 0 {
+		st.Finding = findingOf(&r.Finding)
 	}
 	p := &r.Phases
 	for _, stage := range [...]struct {

@@ -167,6 +167,8 @@ type streamStatus struct {
 	LagTime  string `json:"lag_time,omitempty"`
 	Absent   bool   `json:"absent,omitempty"` // it waits for its app to come back
 
+	Now *findingStatus `json:"now,omitempty"` // where its time goes; of the first 200 and of those that suffer
+
 	BytesIn     int64        `json:"bytes_in,omitempty"` // of a WebSocket
 	AppBeat     *pulseStatus `json:"app_heartbeat,omitempty"`
 	ServersBeat *pulseStatus `json:"upstream_heartbeat,omitempty"`
@@ -198,6 +200,9 @@ func (s *Sidecar) streams() any {
 			ID: i.ID, Upstream: i.Upstream, Tenant: i.Tenant, Mode: string(i.Mode), Protocol: i.AppProto, Age: span(max(time.Since(i.Start), time.Millisecond)),
 			Status: i.Status, BytesOut: i.BytesOut, LagBytes: i.LagBytes, LagTime: span(i.LagTime), Absent: i.Absent,
 			AppBeat: pulseOf(i.App), ServersBeat: pulseOf(i.Server),
+		}
+		if f := i.Finding; f != nil && (len(out) < maxTold || f.Fault != "") {
+			st.Now = findingOf(f)
 		}
 		if i.Socket != nil {
 			st.BytesIn = i.Socket.App.BytesIn

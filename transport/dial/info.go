@@ -12,6 +12,7 @@ type Info struct {
 	Retransmits  uint32        // segments, since the connection began
 	Backoffs     uint8         // time-outs in a row that were not answered
 	Disordered   uint32        // segments that came before earlier ones, since the connection began
+	Segments     uint32        // that came with data, since the connection began
 	Lost         uint32        // segments taken for lost now
 	Unacked      uint32        // segments on their way
 	DeliveryRate uint64        // bytes a second, lately

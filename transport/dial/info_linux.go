@@ -28,7 +28,7 @@ func ReadInfo(c net.Conn) (info Info, ok bool) {
 	micro := func(v uint32) time.Duration { return time.Duration(v) * time.Microsecond }
 	return Info{
 		RTT: micro(ti.Rtt), RTTVar: micro(ti.Rttvar), MinRTT: micro(ti.Min_rtt), RTO: micro(ti.Rto),
-		Retransmits: ti.Total_retrans, Backoffs: ti.Backoff, Disordered: ti.Rcv_ooopack, Lost: ti.Lost, Unacked: ti.Unacked,
+		Retransmits: ti.Total_retrans, Backoffs: ti.Backoff, Disordered: ti.Rcv_ooopack, Segments: ti.Data_segs_in, Lost: ti.Lost, Unacked: ti.Unacked,
 		DeliveryRate: ti.Delivery_rate, LastHeard: time.Duration(min(ti.Last_data_recv, ti.Last_ack_recv)) * time.Millisecond,
 		LastAcked: time.Duration(ti.Last_ack_recv) * time.Millisecond,
 	}, true

@@ -23,8 +23,9 @@ function table(id, heads, rows, none) {
   t.dataset.shown = text;
   t.tHead.replaceChildren(el("tr", heads.map((h) => el("th", h, { scope: "col" }))));
   const shown = rows.slice(0, rowsMost).map((row) => el("tr", row.map((cell) => {
-    const { text, mark } = typeof cell === "object" && cell !== null ? cell : { text: cell };
-    return el("td", String(text ?? ""), mark ? { class: mark } : {});
+    const { text, mark, more } = typeof cell === "object" && cell !== null ? cell : { text: cell };
+    const main = el(more ? "strong" : "span", String(text ?? ""), mark ? { class: mark } : {});
+    return el("td", more ? [main, el("ul", more.map((line) => el("li", line)), { class: "evidence" })] : main, more ? { class: "told" } : {});
   })));
   if (rows.length > rowsMost) shown.push(el("tr", el("td", `and ${rows.length - rowsMost} more`, { colspan: heads.length })));
   if (rows.length === 0) shown.push(el("tr", el("td", none, { colspan: heads.length })));
@@ -53,6 +54,12 @@ function duration(text) {
 
 // What a stream suffers from, and how one knows.
 function suffers(s) {
+  if (s.now?.fault) return { fault: s.now.fault, why: s.now.text, certainty: s.now.certainty, lines: s.now.evidence ?? [] };
+  const other = suffersElse(s);
+  return other && { why: other.why, lines: [other.evidence] };
+}
+
+function suffersElse(s) {
   if (s.slow) return { why: s.slow, evidence: s.evidence ?? "" };
   if (s.absent) return { why: "its app is away", evidence: "the stream goes on without it" };
   if (duration(s.lag_time) > 1) return { why: "the app reads slowly", evidence: `${bytes(s.lag_bytes)} wait for it since ${s.lag_time}` };
@@ -79,7 +86,9 @@ function showFindings(status, streams) {
   const found = [];
   for (const s of streams) {
     const f = suffers(s);
-    if (f) found.push(`Stream ${s.id}${s.upstream ? ` to ${s.upstream}` : ""}: ${f.why} (${f.evidence})`);
+    if (!f) continue;
+    const name = f.fault ? `${faultName(f)}. ` : "";
+    found.push({ text: `Stream ${s.id}${s.upstream ? ` to ${s.upstream}` : ""}: ${name}${f.why}`, lines: f.lines });
   }
   for (const u of status.upstreams) {
     for (const [origin, o] of Object.entries(u.origins ?? {})) {
@@ -91,8 +100,11 @@ function showFindings(status, streams) {
   }
   if (status.memory.waiting) found.push(`${status.memory.waiting} requests wait for room in limits.memory`);
   if (status.draining) found.push("Warmwire drains: it takes no new requests");
-  const list = found.length ? found.slice(0, 20).map((f) => el("li", f, { class: "warn" })) : [el("li", "Nothing stands out.", { class: "good" })];
-  const text = found.join("\n");
+  const list = found.length ? found.slice(0, 20).map((f) => {
+    const { text, lines } = typeof f === "string" ? { text: f, lines: [] } : f;
+    return el("li", [el("span", text, { class: "warn" }), ...(lines.length ? [el("ul", lines.map((l) => el("li", l)), { class: "evidence" })] : [])]);
+  }) : [el("li", "Nothing stands out.", { class: "good" })];
+  const text = JSON.stringify(found.map((f) => typeof f === "string" ? f : f.text.replace(/[\d.]+ ?(ms|s|KiB|MiB|bytes)\b/g, "")));
   if ($("finding-list").dataset.shown !== text) { // else a screen reader would read it again each second
     $("finding-list").dataset.shown = text;
     $("finding-list").replaceChildren(...list);
@@ -100,10 +112,15 @@ function showFindings(status, streams) {
 }
 
 function showStreams(streams) {
-  const mark = (s) => { const f = suffers(s); return f ? { text: f.why, mark: "warn" } : { text: "", mark: "" }; };
-  table("stream-table", ["Id", "Upstream", "Way in", "App speaks", "Age", "Status", "To the app", "App behind by", "Round trip", "Suffers from"],
-    streams.map((s) => [s.id, s.upstream, s.mode, s.protocol, s.age, s.status, bytes(s.bytes_out),
-      s.lag_bytes ? `${bytes(s.lag_bytes)} ${s.lag_time ?? ""}` : "", s.upstream_heartbeat?.rtt, mark(s)]), "Nothing runs.");
+  const told = (s) => {
+    const f = suffers(s);
+    if (f) return { text: f.fault ? `${faultName(f)}. ${f.why}` : f.why, mark: "warn", more: f.lines };
+    return s.now ? { text: s.now.text, mark: s.now.stage ? "" : "good" } : "";
+  };
+  table("stream-table", ["Id", "Upstream", "How it goes now", "Age", "To the app", "App behind by", "Last byte", "Round trip", "Way in", "App speaks", "Status"],
+    streams.map((s) => [s.id, s.upstream, told(s), s.age, bytes(s.bytes_out),
+      s.lag_bytes ? `${bytes(s.lag_bytes)} ${s.lag_time ?? ""}` : "", s.now && !s.now.stage ? `${seconds(s.now.waits_ms / 1000)} ago` : "",
+      s.now?.rtt_ms ? seconds(s.now.rtt_ms / 1000) : s.upstream_heartbeat?.rtt, s.mode.replace("_", " "), s.protocol, s.status]), "Nothing runs.");
 }
 
 function showUpstreams(upstreams) {
@@ -245,10 +262,12 @@ function showInterruptions(samples) {
   table("interruption-table", ["Upstream", "What", "Cause", "How often"], rows, "None.");
 }
 
-// What a request suffered from, for people.
+// What a request suffers from, for people.
 const faults = {
-  slow_provider: "slow provider", network: "lossy or late network", slow_reader: "slow reader: the app", buffering_hop: "buffering hop between",
+  slow_provider: "Slow provider", network: "Lossy or late network", slow_reader: "Slow reader (your app)", buffering_hop: "Buffering hop in between",
 };
+
+function faultName(f) { return `${faults[f.fault] ?? f.fault}${f.certainty === "likely" ? " (likely)" : ""}`; }
 
 async function readRequests() {
   const answer = await fetch(`/v1/requests/${$("request-list").value}`);
@@ -256,7 +275,8 @@ async function readRequests() {
   const rows = (await answer.json()).map((r) => {
     const stages = Object.entries(r.stages_ms).sort((a, b) => b[1] - a[1]).slice(0, 3).filter(([, ms]) => ms >= 0.01 * r.duration_ms);
     const end = r.outcome === "ok" ? "ok" : { text: `${r.outcome.replace("_", " by ")}${r.cause ? `: ${r.cause.replaceAll("_", " ")}` : ""}`, mark: "warn" };
-    return [r.id, r.upstream, end, r.fault ? { text: faults[r.fault] ?? r.fault, mark: "warn" } : "", seconds(r.duration_ms / 1000), r.ttft_ms ? seconds(r.ttft_ms / 1000) : "",
+    return [r.id, r.upstream, end, r.fault ? { text: `${faultName({ fault: r.fault, certainty: r.finding?.certainty })}. ${r.finding?.text ?? ""}`, mark: "warn", more: r.finding?.evidence ?? [] }
+      : { text: "healthy", mark: "good" }, seconds(r.duration_ms / 1000), r.ttft_ms ? seconds(r.ttft_ms / 1000) : "",
       stages.map(([name, ms]) => `${name.replace("_", " ")} ${seconds(ms / 1000)} (${Math.round(100 * ms / r.duration_ms)} %)`).join(", "), r.connection ?? ""];
   });
   table("request-table", ["Id", "Upstream", "Ended", "Suffered from", "Took", "First token", "Most of it", "Connection"], rows, "None.");

@@ -25,6 +25,7 @@ type Info struct {
 	GID    uint32 // its group (Unix)
 	HasGID bool   // the kernel could tell the group
 	Inode  uint32 // of the peer's socket; 0 for Unix sockets and for a socket that nobody holds
+	Unread int    // bytes that the peer's kernel has for its process (TCP)
 	State  uint8  // TCP state number of the peer's socket, as in tcp(7); 0 for Unix sockets
 }
 

@@ -87,6 +87,7 @@ const (
 	sizeMessage = 72 // struct inet_diag_msg
 	offSockID   = 8  // of inet_diag_sockid in the request
 	offID       = 4  // of inet_diag_sockid in the answer
+	offUnread   = 56
 	offUID      = 64
 	offInode    = 68
 	stateListen = 10 // TCP_LISTEN
@@ -178,7 +179,7 @@ func parseAnswer(b []byte, ownPort, otherPort uint16) (Info, error) {
 	if m[1] == stateListen || binary.BigEndian.Uint16(m[offID:]) != ownPort || binary.BigEndian.Uint16(m[offID+2:]) != otherPort {
 		return Info{}, nil
 	}
-	info := Info{Seen: true, State: m[1], UID: ne.Uint32(m[offUID:]), Inode: ne.Uint32(m[offInode:])}
+	info := Info{Seen: true, State: m[1], UID: ne.Uint32(m[offUID:]), Inode: ne.Uint32(m[offInode:]), Unread: int(ne.Uint32(m[offUnread:]))}
 	info.Owned = info.Inode != 0
 	return info, nil
 }
