@@ -27,6 +27,7 @@ func (p *parser) check(cfg *Config, origin func(upstream, key string) (int, stri
 	c.dns()
 	c.intercept()
 	c.tenants()
+	c.telemetry()
 	hosts := make(map[string]string)
 	for _, u := range cfg.Upstreams {
 		c.timeouts(u)

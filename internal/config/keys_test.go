@@ -34,7 +34,7 @@ func leaves(v reflect.Value, path string, visit func(path string, v reflect.Valu
 func keyName(field string) string {
 	for from, to := range map[string]string{"CAFile": "ca_file", "AllowUIDs": "allow_uids", "TLSHandshake": "tls_handshake", "TLS": "tls",
 		"CAOnly": "ca_only", "SSEComments": "sse_comments", "WebSocketHTTP2": "websocket_http2", "ECH": "ech",
-		"DNS": "dns", "JWT": "jwt", "KeysURL": "keys_url", "MinTTL": "min_ttl", "URL": "url", "Headers": "headers.set", "MaxH1Connections": "max_h1_connections"} {
+		"OTLP": "otlp", "ExportHeaders": "headers", "DNS": "dns", "JWT": "jwt", "KeysURL": "keys_url", "MinTTL": "min_ttl", "URL": "url", "Headers": "headers.set", "MaxH1Connections": "max_h1_connections"} {
 		if field == from {
 			return to
 		}
@@ -105,6 +105,7 @@ state_dir: /srv/w
 spool_dir: /srv/spool
 limits: {memory: 64MiB, connections: 5, header: 8KiB, body: 1MiB, procs: 1}
 log: {level: debug, format: json, access: {sample: 0.5, statuses: {2xx: 0.1, 5xx: 0}, summary: 5s, format: msgpack, file: /srv/log}}
+telemetry: {otlp: {endpoint: 'https://otel.test:4318/x', protocol: http/json, headers: {Api-Key: s3cret}, traces: false, metrics: false, sample: 0.5, interval: 2s, timeout: 3s, ca_file: %[1]q, resource: {service.name: gate}}}
 drain: {wait: 1s, timeout: 2s, upgrade_timeout: 3s}
 jwt: {issuer: 'https://idp.test', audience: [w], secret: s3cret-s3cret-s3cret-s3cret-s3cret, keys_file: %[1]q, keys_url: 'https://idp.test/keys', ca_file: %[1]q, skew: 1s, refresh: 2m}
 tenants:
@@ -233,6 +234,7 @@ func TestWhatIsShownIsWhatApplies(t *testing.T) {
 	cfg.Listen.Token, cfg.TLS.SessionKey, cfg.ParentProxy = hidden, hidden, "http://hidden@p.test:3128"
 	named(cfg, "openai").Headers["X"] = hidden
 	cfg.JWT.Secret, cfg.Tenants[0].Keys["openai"] = hidden, hidden
+	cfg.Telemetry.OTLP.ExportHeaders["Api-Key"] = hidden
 	cfg.Tenants[0].Tokens, cfg.Tenants[0].TokenFiles = nil, nil
 	sameAsShown(t, cfg)
 }
@@ -255,7 +257,7 @@ func TestMessagesHoldNoSecret(t *testing.T) {
 		"no_proxy: ['http://u:s3cret@p:1']\n", "forward: {deny: ['u:s3cret@p']}\n", "listen: {allow_hosts: ['u:s3cret@h']}\n",
 		"listen: {allow_origins: ['https://u:s3cret@a.test']}\n", "upstreams: {mine: {url: 'https://u:s3cret@a.test'}}\n",
 		"upstreams: {openai: {headers: {set: {X: \"${KEY}\\n\"}}}}\n", "listen: {token: [s3cret]}\n", "tenants: {a: {tokens: ['${KEY}'], roles: [r]}}\n", "tenants: {a: {token_hashes: ['${KEY}']}}\n", "jwt: {secret: '${KEY}', issuer: x}\n",
-		"tenants: {a: {uids: [1], roles: [r], keys: {openai: \"${KEY}\\n\"}}}\nroles: {r: {upstreams: [openai]}}\n", "tls: {session_key: '${KEY}'}\n", "listen: {token: 's3cret\n",
+		"tenants: {a: {uids: [1], roles: [r], keys: {openai: \"${KEY}\\n\"}}}\nroles: {r: {upstreams: [openai]}}\n", "tls: {session_key: '${KEY}'}\n", "telemetry: {otlp: {headers: {X: \"${KEY}\\n\"}}}\n", "telemetry: {otlp: {endpoint: 'https://u:${KEY}@host'}}\n", "telemetry: {otlp: {sample: '${KEY}'}}\n", "listen: {token: 's3cret\n",
 	} {
 		_, _, err := Parse("f", []byte(file), env("KEY", "s3cret"))
 		if err == nil || strings.Contains(err.Error(), "s3cret") {

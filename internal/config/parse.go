@@ -493,7 +493,7 @@ func (p *parser) text(n *yaml.Node, path string) (string, bool) {
 				p.addf(n.Line, path, "the environment variable %s is not set", name)
 				return "", false
 			}
-			if v == "" && (path == "listen.token" || path == "jwt.secret" || strings.Contains(path, ".headers.set.") || strings.HasPrefix(path, "tenants.")) {
+			if v == "" && (path == "listen.token" || path == "jwt.secret" || strings.Contains(path, ".headers.set.") || strings.HasPrefix(path, "telemetry.otlp.headers.") || strings.HasPrefix(path, "tenants.")) {
 				// It would leave the port open, or send every request without its key.
 				p.addf(n.Line, path, "the environment variable %s is empty: set it, or remove this key", name)
 				return "", false

@@ -57,6 +57,7 @@ func (p *parser) resolve() (*Config, func(upstream, key string) (int, string)) {
 	cfg.DNS.CacheFile = inState(cfg.StateDir, "dns.cache", cfg.DNS.CacheFile)
 	cfg.TLS = Sessions{inState(cfg.StateDir, "tls.sessions", str("tls.session_file")), p.sessionKey()}
 	cfg.SpoolDir = inState(cfg.StateDir, "spool", str("spool_dir"))
+	cfg.Telemetry = p.telemetry()
 	cfg.DefaultTimeouts, cfg.DefaultBuffer = p.timeouts(""), p.buffer("")
 	cfg.Upstreams = p.resolveUpstreams()
 	cfg.Tenants, cfg.Roles, cfg.JWT = p.tenants(), p.roles(), p.jwt()

@@ -14,7 +14,7 @@ import (
 // without its file: how it behaves, and neither where it listens nor whom it trusts. A
 // dot at the end stands for a section.
 var (
-	tunableTop      = []string{"limits.memory", "log.level", "log.access.sample", "drain."}
+	tunableTop      = []string{"limits.memory", "log.level", "log.access.sample", "telemetry.otlp.sample", "drain."}
 	tunableUpstream = []string{"timeouts.", "priority", "classes", "limits.", "routing.", "pool.", "buffer.", "retry.", "resume", "reconnect", "websocket_http2", "reattach.", "heartbeat.", "error_event", "protocols", "congestion_control"}
 )
 

@@ -35,6 +35,7 @@ type Config struct {
 	SpoolDir        string
 	Limits          Limits
 	Log             Log
+	Telemetry       Telemetry
 	Drain           Drain
 }
 

@@ -175,6 +175,7 @@ func (c *Config) Show() []byte {
 		"limits": map[string]any{"memory": c.Limits.Memory.orAuto(), "connections": c.Limits.Connections, "header": c.Limits.Header.String(), "body": c.Limits.Body.String(),
 			"procs": c.Limits.Procs},
 		"log":       map[string]any{"level": c.Log.Level, "format": c.Log.Format, "access": c.Log.Access.show()},
+		"telemetry": map[string]any{"otlp": c.Telemetry.OTLP.show()},
 		"drain":     map[string]any{"wait": c.Drain.Wait.String(), "timeout": c.Drain.Timeout.String(), "upgrade_timeout": c.Drain.UpgradeTimeout.String()},
 		"defaults":  map[string]any{"timeouts": c.DefaultTimeouts.show(), "buffer": c.DefaultBuffer.show()},
 		"upstreams": ups,

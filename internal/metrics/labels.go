@@ -24,7 +24,7 @@ func (s set) of(v string) string {
 }
 
 // labels are the closed sets; upstream names come from the configuration.
-type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust, attempt, decision, resumed, side, api, warning, intercept, class, denial, fault, endpointResult, ejection set }
+type labels struct{ mode, protocol, outcome, cause, reason, malformed, kind, verdict, result, distrust, attempt, decision, resumed, side, api, warning, intercept, class, denial, fault, endpointResult, ejection, signal, export set }
 
 func newLabels() labels {
 	return labels{
@@ -48,6 +48,8 @@ func newLabels() labels {
 		ejection:       newSet("error", "connect", "stall", "slow", "probe"),
 		intercept:      newSet("intercepted", "plain", "no_tls", "other_name", "other_protocol", "learned", "no_certificate", "untrusted", "left", "failed"),
 		fault:          newSet("slow_provider", "network", "slow_reader", "buffering_hop"),
+		signal:         newSet("traces", "metrics"),
+		export:         newSet("exported", "rejected", "failed", "dropped", "retried"),
 		denial:         denials(),
 		cause:          causes(),
 		reason:         reasons(),

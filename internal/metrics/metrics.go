@@ -36,18 +36,18 @@ type Metrics struct {
 	reg    *prometheus.Registry
 	labels labels
 
-	requests, appRequests, interruptions, handshakes, verdicts, tokens, lookups, untrusted, pauses, retries, resumes, probes, alarms, ending *prometheus.CounterVec
-	malformed, refused, reloads, intercepted                                                                                                 *prometheus.CounterVec
-	acceptErrors, trailers                                                                                                                   prometheus.Counter
-	duration, phase, ttft, perChunk, shaking, rtt                                                                                            *prometheus.HistogramVec
-	streams, interval                                                                                                                        *prometheus.GaugeVec
-	appConns                                                                                                                                 prometheus.Gauge
-	conns                                                                                                                                    *connections
-	parts                                                                                                                                    *parts
-	limits                                                                                                                                   *limits
-	endpoints                                                                                                                                *endpoints
-	dropped                                                                                                                                  atomic.Pointer[func() uint64]
-	used, limit                                                                                                                              atomic.Pointer[func() int64] // of the memory budget
+	requests, appRequests, interruptions, handshakes, verdicts, tokens, lookups, untrusted, pauses, retries, resumes, probes, alarms, ending, spans, exports *prometheus.CounterVec
+	malformed, refused, reloads, intercepted                                                                                                                 *prometheus.CounterVec
+	acceptErrors, trailers                                                                                                                                   prometheus.Counter
+	duration, phase, ttft, perChunk, shaking, rtt                                                                                                            *prometheus.HistogramVec
+	streams, interval                                                                                                                                        *prometheus.GaugeVec
+	appConns                                                                                                                                                 prometheus.Gauge
+	conns                                                                                                                                                    *connections
+	parts                                                                                                                                                    *parts
+	limits                                                                                                                                                   *limits
+	endpoints                                                                                                                                                *endpoints
+	dropped                                                                                                                                                  atomic.Pointer[func() uint64]
+	used, limit                                                                                                                                              atomic.Pointer[func() int64] // of the memory budget
 
 	// mu guards known, and is held while series of upstreams are touched: a request
 	// that ends while its upstream vanishes must not bring the series back.
@@ -109,6 +109,8 @@ func New(cfg Config) *Metrics {
 	m.malformed = counter("malformed_requests_total", "Requests refused as malformed.", "code")
 	m.refused = counter("refused_requests_total", "Requests refused by policy.", "reason")
 	m.intercepted = counter("intercepts_total", "Tunnels to hosts of intercept.hosts.", "result")
+	m.spans = counter("otlp_spans_total", "Spans by what became of them.", "result")
+	m.exports = counter("otlp_exports_total", "Messages to the OpenTelemetry collector.", "signal", "result")
 	m.tenants = newTenants(counter)
 	m.reloads = counter("config_reloads_total", "Reloads of the configuration.", "result")
 	m.duration = histogram("request_duration_seconds", "First byte of a request to the end of its answer.", totalBuckets, "upstream", "kind")

@@ -100,6 +100,11 @@ func touched() *Metrics {
 	m.TenantDone("team-a")
 	m.TenantTokens("team-a", 5, true)
 	m.TenantTokens("team-a", 5, false)
+	for result := range m.labels.export {
+		m.Spans(result, 1)
+		m.Export("traces", result)
+		m.Export("metrics", result)
+	}
 	m.AcceptFailed()
 	m.Reload(true)
 	m.Reload(false)
@@ -202,7 +207,7 @@ func TestLabelValuesAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLabels()
-	for _, s := range []set{l.mode, l.protocol, l.outcome, l.cause, l.reason, l.malformed, l.distrust, l.attempt, l.decision, l.resumed, l.api, l.warning, l.intercept, l.class, l.endpointResult, l.ejection} {
+	for _, s := range []set{l.mode, l.protocol, l.outcome, l.cause, l.reason, l.malformed, l.distrust, l.attempt, l.decision, l.resumed, l.api, l.warning, l.intercept, l.class, l.endpointResult, l.ejection, l.signal, l.export} {
 		for _, v := range slices.Sorted(maps.Keys(s)) {
 			if !bytes.Contains(doc, []byte("`"+v+"`")) {
 				t.Errorf("docs/metrics.md does not have %s", v)

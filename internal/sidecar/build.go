@@ -53,6 +53,7 @@ func (s *Sidecar) buildTable(cfg *config.Config, tenants *tenant.Book, old map[s
 	t := &ingress.Table{
 		Via: cfg.Listen.Via, ServerTiming: cfg.Listen.ServerTiming, Token: cfg.Listen.Token, AllowHosts: cfg.Listen.AllowHosts, AllowOrigins: cfg.Listen.AllowOrigins,
 		AllowUIDs: cfg.Listen.AllowUIDs, MaxBody: int64(cfg.Limits.Body), Tenants: tenants,
+		ContinueTraces: cfg.Telemetry.OTLP.Endpoint != "" && cfg.Telemetry.OTLP.Traces,
 	}
 	if err := makeSpoolDir(cfg); err != nil {
 		return nil, nil, err
@@ -339,9 +340,16 @@ func (s *Sidecar) reloadLocked(tuned map[string]string) error {
 	if err != nil {
 		return err
 	}
+	where, err := s.buildCollector(cfg, s.collector)
+	if err != nil {
+		return err
+	}
 	s.metrics.SetUpstreams(names(cfg)) // before requests of a new one can end
 	if err := s.ingress.Update(table); err != nil {
 		s.metrics.SetUpstreams(names(s.cfg))
+		if where != nil && where != s.collector {
+			where.transport.Close()
+		}
 		return err
 	}
 	for name, b := range s.upstreams {
@@ -360,6 +368,7 @@ func (s *Sidecar) reloadLocked(tuned map[string]string) error {
 	}
 	s.shown.Store(&shown{cfg, ups, who.book, tuned})
 	s.useCallers(who, cfg)
+	s.useCollector(where, cfg)
 	s.setRoutes(cfg, ups)
 	for _, u := range cfg.Upstreams {
 		_ = ups[u.Name].transport.SetHeartbeat(watchConfig(u.Heartbeat)) // was found good

@@ -131,12 +131,13 @@ func (s *Sidecar) sessionEnds(w ingress.SessionWarning) {
 // requestDone hands a record on; it holds nothing secret.
 func (s *Sidecar) requestDone(r *ingress.Record) {
 	s.requests.add(r)
+	trace := cmp.Or(s.telemetryDone(r), recorded(r.Trace))
 	s.metrics.RequestDone(metrics.Request{
 		Upstream: r.Upstream, Mode: string(r.Mode), Protocol: r.AppProto, Outcome: string(r.Outcome), Cause: r.Cause, Duration: r.Duration,
 		Queue: r.Phases.Queue, DNS: r.Phases.DNS, Connect: r.Phases.Connect, TLS: r.Phases.TLS, Send: r.Phases.Send, Wait: r.Phases.Wait,
 		Retry: r.Phases.Retry, FirstToken: r.Phases.FirstToken, Provider: r.Parts.Provider, Held: r.Parts.Held, Network: r.Parts.Network, App: r.Parts.App,
 		Fault: string(r.Fault), TTFT: r.TTFT, PerChunk: r.PerChunk, InputTokens: r.InputTokens, OutputTokens: r.OutputTokens, TrailersLost: r.TrailersLost,
-		TraceID: recorded(r.Trace),
+		TraceID: trace,
 	})
 	if r.Tenant != "" {
 		s.metrics.TenantDone(r.Tenant)

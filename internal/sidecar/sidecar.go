@@ -23,6 +23,7 @@ import (
 	"github.com/warmwire/warmwire/internal/ingress"
 	"github.com/warmwire/warmwire/internal/intercept/ca"
 	"github.com/warmwire/warmwire/internal/metrics"
+	"github.com/warmwire/warmwire/internal/telemetry"
 	"github.com/warmwire/warmwire/internal/tenant"
 	"github.com/warmwire/warmwire/tlspool"
 	"github.com/warmwire/warmwire/tlspool/trust"
@@ -61,6 +62,7 @@ type Sidecar struct {
 	ingress     *ingress.Server
 	metrics     *metrics.Metrics
 	access      *accesslog.Log
+	telemetry   *telemetry.Exporter
 	listeners   []net.Listener
 	admin       *http.Server // nil: off
 	adminLn     net.Listener
@@ -99,6 +101,7 @@ type Sidecar struct {
 	reloading sync.Mutex // held by Reload; guards the fields below
 	cfg       *config.Config
 	upstreams map[string]*built // by name
+	collector *collector        // nil = none
 	callers   callers
 	tuned     map[string]string // values over those of the file; never changed in place
 
@@ -130,6 +133,9 @@ func New(cfg *config.Config, opt Options) (*Sidecar, error) {
 		return nil, err
 	}
 	s.flights = flight.New(s.memory)
+	if err := s.newTelemetry(); err != nil {
+		return nil, err
+	}
 	s.metrics.SetMemory(s.memory.Used, s.memory.Limit)
 	s.metrics.SetConcurrency(s.concurrency)
 	s.metrics.SetEndpointStates(s.endpoints)
@@ -182,6 +188,10 @@ func (s *Sidecar) build(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
+	where, err := s.buildCollector(cfg, nil)
+	if err != nil {
+		return err
+	}
 	interception, err := s.interception(cfg)
 	if err != nil {
 		return err
@@ -201,6 +211,7 @@ func (s *Sidecar) build(cfg *config.Config) error {
 	s.cfg, s.upstreams = cfg, ups
 	s.shown.Store(&shown{cfg, ups, who.book, s.tuned})
 	s.useCallers(who, cfg)
+	s.useCollector(where, cfg)
 	s.setRoutes(cfg, ups)
 	s.metrics.SetUpstreams(names(cfg))
 	s.names.Keep(KeptNames(cfg))
@@ -314,6 +325,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	}
 	serving.Go(func() { report(broke, s.ingress.ServeHTTP2()) })
 	last.Go(func() { report(broke, s.access.Run(lastCtx)) })
+	last.Go(func() { report(broke, s.telemetry.Run(lastCtx)) })
 	if s.admin != nil {
 		s.log.Info("admin listening", "address", s.AdminAddr())
 		last.Go(func() { report(broke, s.serveAdmin(frontCtx, s.admin, s.adminLn)) })
@@ -345,6 +357,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	s.reaching.Wait()
 	stopLast()
 	last.Wait()
+	s.closeCollector()
 	return errors.Join(err, s.names.Close())
 }
 
