@@ -96,6 +96,32 @@ func TestSlowRequestsAreExplained(t *testing.T) {
 	}
 }
 
+// TestACutIsKept breaks answers off inside: what happened on their connection is kept with
+// the cause, though it is gone.
+func TestACutIsKept(t *testing.T) {
+	for name, model := range map[string]string{"an end that is none": "mock?tokens=20&gap=5ms&cut=5", "a reset": "mock?tokens=20&gap=5ms&reset=5"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, strings.TrimPrefix(modelAPI(t).URL(), "http://"), "upstreams:\n  up: {url: 'http://UPSTREAM', dialect: openai}\n")
+			resp, err := http.Post("http://"+r.addr+"/up/v1/chat/completions", "application/json", strings.NewReader(`{"model":"`+model+`","stream":true,"messages":[]}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.Copy(io.Discard, resp.Body); err == nil {
+				t.Error("the answer has an end")
+			}
+			_ = resp.Body.Close()
+			got, text := r.list("/v1/requests/interrupted")
+			if got.Cause == "" || got.Connection == 0 {
+				t.Fatalf("%s", text)
+			}
+			if flight := r.get("/v1/flights?id=" + strconv.FormatUint(got.Connection, 10)); !strings.Contains(flight, `"kept": "`) {
+				t.Errorf("%s: %s", got.Cause, flight)
+			}
+		})
+	}
+}
+
 // modelAPI runs the model API.
 func modelAPI(t *testing.T) *mockapi.Server {
 	t.Helper()

@@ -130,6 +130,9 @@ func (s *Sidecar) sessionEnds(w ingress.SessionWarning) {
 
 // requestDone hands a record on; it holds nothing secret.
 func (s *Sidecar) requestDone(r *ingress.Record) {
+	if r.Outcome == ingress.OutcomeCutUpstream {
+		s.flights.Keep(r.Conn, r.Cause) // a closed word; before a list leads to it
+	}
 	s.requests.add(r)
 	trace := cmp.Or(s.telemetryDone(r), recorded(r.Trace))
 	s.metrics.RequestDone(metrics.Request{

@@ -29,6 +29,7 @@ const openAPIFile = "../admin/openapi.json"
 type call struct {
 	method, path, summary string
 	answer                any               // marshalled; nil = text
+	one                   any               // that with the query id
 	status                string            // of success; "" = 200
 	query                 map[string]string // parameter -> what it is; a * takes any name
 	stream                bool              // of events
@@ -55,7 +56,7 @@ func calls() []call {
 		{method: "get", path: "/v1/streams", summary: "What runs, how far behind its app is, and where its time goes now (docs/latency.md).", answer: answers["/v1/streams"]},
 		{method: "get", path: "/v1/events", summary: "Status and streams once a second, as server-sent events: event: state, data: {\"status\", \"streams\"}. 16 callers at most.", stream: true, errors: []string{"503"}},
 		{method: "get", path: "/v1/flights", summary: "Connections to upstreams over TCP, those first whose log was kept because they stalled or broke; with id an object: what happened on one lately (docs/latency.md).",
-			answer: answers["/v1/flights"], errors: []string{"400", "501"}, query: map[string]string{"id": "number of a connection"}},
+			answer: answers["/v1/flights"], one: answers["/v1/flights?id"], errors: []string{"400", "404", "501"}, query: map[string]string{"id": "number of a connection"}},
 		{method: "get", path: "/v1/requests/slowest", summary: "The slowest requests of the last hour and where their time went (docs/latency.md); 32 at most.", answer: answers["/v1/requests/slowest"], errors: []string{"400", "501"},
 			query: map[string]string{"by": "duration, first_token or late (what the network, a hop and the app took)"}},
 		{method: "get", path: "/v1/requests/interrupted", summary: "The last requests that broke off, the newest first; 32 at most.", answer: answers["/v1/requests/interrupted"], errors: []string{"501"}},
@@ -95,12 +96,16 @@ func document() object {
 		return object{"description": what, "content": object{"application/json": object{"schema": object{"$ref": "#/components/schemas/Error"}}}}
 	}
 	texts := map[string]string{"400": "the query is wrong", "401": "the token is missing or wrong", "403": "a web page asks, or a token is needed and none is configured",
-		"415": "a change whose body does not say that it is JSON", "422": "refused; the message says why, and nothing has changed", "501": "this process has no such thing", "503": "not now; the message says why"}
+		"404": "there is none of this number any more", "415": "a change whose body does not say that it is JSON", "422": "refused; the message says why, and nothing has changed", "501": "this process has no such thing", "503": "not now; the message says why"}
 	paths := object{}
 	for _, c := range calls() {
 		ok := object{"description": "done", "content": object{"text/plain": object{"schema": object{"type": "string"}}}}
 		if c.answer != nil {
-			ok["content"] = object{"application/json": object{"schema": schemaOf(reflect.TypeOf(c.answer), schemas)}}
+			schema := schemaOf(reflect.TypeOf(c.answer), schemas)
+			if c.one != nil {
+				schema = object{"oneOf": []object{schema, schemaOf(reflect.TypeOf(c.one), schemas)}}
+			}
+			ok["content"] = object{"application/json": object{"schema": schema}}
 		}
 		if c.stream {
 			ok["content"] = object{"text/event-stream": object{"schema": object{"type": "string"}}}
@@ -264,16 +269,22 @@ func TestOpenAPI(t *testing.T) {
 		if status/100 != 2 {
 			t.Fatalf("%s: %d %s", c.path, status, body)
 		}
+		bodies := []string{body}
+		if c.one != nil {
+			bodies = append(bodies, r.get(c.path+"?id=1"))
+		}
 		schema, err := compiler.Compile("openapi.json#/paths/" + strings.ReplaceAll(c.path, "/", "~1") + "/" + c.method + "/responses/" + code + "/content/application~1json/schema")
 		if err != nil {
 			t.Fatal(err)
 		}
-		answer, err := jsonschema.UnmarshalJSON(strings.NewReader(body))
-		if err == nil {
-			err = schema.Validate(answer)
-		}
-		if err != nil {
-			t.Errorf("%s: %v in %s", c.path, err, body)
+		for _, body := range bodies {
+			answer, err := jsonschema.UnmarshalJSON(strings.NewReader(body))
+			if err == nil {
+				err = schema.Validate(answer)
+			}
+			if err != nil {
+				t.Errorf("%s: %v in %s", c.path, err, body)
+			}
 		}
 	}
 }

@@ -5,11 +5,13 @@
 //
 // A [Log] is the ring of one connection. What is in it is shown only if somebody asks
 // ([Recorder.Flight]), or if it is kept because the connection stalled or broke
-// ([Log.Keep]). It has no place for a payload, a header field or a name of the peer's: a
+// ([Log.Keep]), or an answer on it was cut ([Recorder.Keep]). It has no place for a payload, a header field or a name of the peer's: a
 // record is five numbers. It writes nothing anywhere.
 //
 // The memory of the rings is taken from a budget; without room there a connection has none,
-// and a nil Log records nothing. The last 16 that were kept stay. All methods are safe for
+// and a nil Log records nothing. The last 16 that were kept stay, and the last 8 of
+// connections that were closed, for those who learn of a cut after that; they take 32 KiB
+// beside the budget. All methods are safe for
 // concurrent use.
 package flight
 
@@ -23,6 +25,7 @@ import (
 const (
 	ringSize = 128 // records of a connection
 	maxKept  = 16  // logs that stay
+	maxShut  = 8   // of connections that are closed, not kept
 	// RingBytes is what a connection's ring takes.
 	RingBytes = ringSize * 32
 )
@@ -71,6 +74,7 @@ type Recorder struct {
 	last uint64
 	live map[uint64]*Log
 	kept []Flight // the newest last
+	shut []*Log   // likewise
 }
 
 // New returns one without connections.
@@ -146,13 +150,40 @@ func (l *Log) Keep(why string) {
 	l.r.kept = append(l.r.kept, f)
 }
 
-// Close forgets the log, unless it was kept.
+// Keep keeps the log of a connection that is open or was lately. A nil Recorder has none.
+func (r *Recorder) Keep(id uint64, why string) {
+	if r == nil || id == 0 {
+		return
+	}
+	r.mu.Lock()
+	l := r.findLocked(id)
+	r.mu.Unlock()
+	l.Keep(why)
+}
+
+func (r *Recorder) findLocked(id uint64) *Log {
+	if l := r.live[id]; l != nil {
+		return l
+	}
+	for _, l := range r.shut {
+		if l.id == id {
+			return l
+		}
+	}
+	return nil
+}
+
+// Close ends the log. It is forgotten soon, unless it was kept.
 func (l *Log) Close() {
 	if l == nil {
 		return
 	}
 	l.r.mu.Lock()
 	delete(l.r.live, l.id)
+	if len(l.r.shut) == maxShut {
+		l.r.shut = slices.Delete(l.r.shut, 0, 1)
+	}
+	l.r.shut = append(l.r.shut, l)
 	l.r.mu.Unlock()
 	l.r.budget.Give(RingBytes)
 }
@@ -203,7 +234,7 @@ func (r *Recorder) Flight(id uint64) (Flight, bool) {
 			return f, true
 		}
 	}
-	l := r.live[id]
+	l := r.findLocked(id)
 	r.mu.Unlock()
 	if l == nil {
 		return Flight{}, false

@@ -64,6 +64,25 @@ func TestARingIsBounded(t *testing.T) {
 	if _, ok := r.Flight(1); ok {
 		t.Error("seventeen newer ones, and the first is kept")
 	}
+	gone := r.Open("h2")
+	gone.Add(time.Now().UnixNano(), flight.FrameIn, 0, 1, 7, 0)
+	gone.Close()
+	r.Keep(gone.ID(), "upstream_reset") // the request learns of it later
+	for range 8 {
+		r.Open("h2").Close()
+	}
+	if f, ok := r.Flight(gone.ID()); !ok || f.Kept != "upstream_reset" || len(f.Records) != 1 {
+		t.Errorf("%v, %+v of one that was kept after its end", ok, f)
+	}
+	late := r.Open("h2")
+	late.Close()
+	for range 8 {
+		r.Open("h2").Close()
+	}
+	r.Keep(late.ID(), "upstream_reset")
+	if _, ok := r.Flight(late.ID()); ok {
+		t.Error("eight newer ones have ended, and there is room for another")
+	}
 	few := flight.New(&budget{1 << 20, 64 * flight.RingBytes}) // two are a 32nd
 	if first, second, third := few.Open("h2"), few.Open("h2"), few.Open("h2"); first == nil || second == nil || third != nil {
 		t.Error("rings may have a 32nd of the budget, no less and no more")
