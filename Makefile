@@ -15,7 +15,7 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 VULNDB   := golang.org/x/vulndb@v0.0.0-20261105234957-e22db6528018
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test race fuzz arch lint vuln check e2e e2e-deps clients lab lab-full lab-heartbeats bench deploy-check release image clean
+.PHONY: help build demo test race fuzz arch lint vuln check e2e e2e-deps clients lab lab-full lab-heartbeats bench stress deploy-check release image clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -81,6 +81,10 @@ bench: build ## beside the stock proxy, nginx, haproxy, caddy, squid, tinyproxy;
 	$(GO) build -trimpath -o bin/bench ./bench
 	bin/bench -warmwire bin/warmwire -out docs/benchmarks.md
 	bin/bench -warmwire bin/warmwire -intercepted # docs/interception.md has it
+
+stress: ## what CI does in small, whole: 20 upgrades and 300 reloads under 200 streams and 200 WebSockets, 100000 tunnels; about five minutes
+	$(GO) test ./deploy -count=1 -v -run 'TestUpgradesLoseNothing|TestReloadsLoseNothing' -upgrades 20 -reloads 300 -reload-streams 200
+	$(GO) test ./internal/ingress -count=1 -v -timeout 20m -run TestTunnelsLeaveNothingBehind -tunnels 100000
 
 deploy-check: ## systemd unit, container file and manifests
 	$(GO) test -count=1 ./deploy

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -184,8 +185,11 @@ func TestTunnelHead200IsOneWriteWithoutFraming(t *testing.T) {
 	}
 }
 
-// TestTunnelsLeaveNothingBehind ends many tunnels in every way and counts
-// descriptors; the package's leak check counts goroutines.
+// tunnelCount is small where each change waits for it; 100000 are the aim.
+var tunnelCount = flag.Int("tunnels", 400, "how many TestTunnelsLeaveNothingBehind ends")
+
+// TestTunnelsLeaveNothingBehind ends many tunnels in every way and counts descriptors and
+// goroutines.
 func TestTunnelsLeaveNothingBehind(t *testing.T) {
 	addr := rawUpstream(t, func(c *rawConn) {
 		switch how, _ := c.in.ReadByte(); how {
@@ -204,10 +208,10 @@ func TestTunnelsLeaveNothingBehind(t *testing.T) {
 		}
 		return len(names)
 	}
-	before := open()
-	for i := range 400 {
+	descriptors, goroutines := open(), runtime.NumGoroutine()
+	for i := range *tunnelCount {
 		app := connect(r, addr)
-		switch i % 4 {
+		switch i % 5 {
 		case 0:
 			app.sendExact("F")
 			_, _ = app.rest()
@@ -217,6 +221,9 @@ func TestTunnelsLeaveNothingBehind(t *testing.T) {
 		case 2:
 			app.sendExact("x")
 			_ = app.SetLinger(0)
+		case 3: // half, and then the other half
+			_ = app.CloseWrite()
+			_, _ = app.rest()
 		}
 		_ = app.Close()
 		r.record()
@@ -226,12 +233,11 @@ func TestTunnelsLeaveNothingBehind(t *testing.T) {
 	deadline := time.Now().Add(patience)
 	for range tick.C {
 		runtime.GC() // splice's pipes are kept for the next copy until then
-		after := open()
-		if after <= before+5 {
+		if fds, now := open(), runtime.NumGoroutine(); fds <= descriptors+5 && now <= goroutines+5 {
+			t.Logf("%d tunnels; %d descriptors and %d goroutines before, %d and %d after", *tunnelCount, descriptors, goroutines, fds, now)
 			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d descriptors before, %d after", before, after)
+		} else if time.Now().After(deadline) {
+			t.Fatalf("%d descriptors and %d goroutines before, %d and %d after", descriptors, goroutines, fds, now)
 		}
 	}
 }
