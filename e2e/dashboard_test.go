@@ -60,6 +60,8 @@ func TestDashboard(t *testing.T) {
 	b.await(text("#stream-table tbody"), "openai")
 	b.await(text("#finding-list"), "Slow reader")
 	b.await(text("#upstream-table tbody"), "warm")
+	b.await(text("#upstream-table tbody"), " ms") // a round trip
+	b.await(text("#upstream-table tbody"), "alive")
 	b.await(text("#say-requests"), "finished since the start")
 	b.await(text("#say-ttft"), "99 of 100 within")
 	b.await("document.querySelectorAll('#chart-ttft canvas').length", "1")

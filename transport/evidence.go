@@ -69,6 +69,14 @@ func (s *socket) ConnectionID() uint64 {
 	return 0
 }
 
+// Verdict is what the watch last said of the connection: alive, thinking, …; "" = nothing.
+func (s *socket) Verdict() string {
+	if f := s.flow.Load(); f != nil {
+		return heartbeat.Verdict(f.verdict.Load()).String()
+	}
+	return ""
+}
+
 // onFrame is what tells the log of frames; nil without one.
 func (f *flow) onFrame() func(out bool, at int64, kind uint8, stream, length uint32) {
 	if f.log == nil {

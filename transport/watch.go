@@ -28,6 +28,7 @@ type flow struct {
 	asked atomic.Int32  // requests whose answer has not begun
 
 	watched  atomic.Int32 // sockets on it that are watched by their owners
+	verdict  atomic.Int32 // of its watch, a heartbeat.Verdict
 	released atomic.Bool  // a socket that is watched by its owner has it for itself
 
 	tried, worked atomic.Bool // a request was sent in vain; one was answered
@@ -183,6 +184,7 @@ func (o *origin) watch(ctx context.Context, f *flow) {
 // tell tells of a new verdict.
 func (o *origin) tell(f *flow, last, now heartbeat.Verdict) heartbeat.Verdict {
 	if now != last {
+		f.verdict.Store(int32(now))
 		f.judged(now)
 	}
 	if now != last && o.t.cfg.OnVerdict != nil {

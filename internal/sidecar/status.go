@@ -8,7 +8,9 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/warmwire/warmwire/internal/attribution"
 	"github.com/warmwire/warmwire/internal/ingress"
+	"github.com/warmwire/warmwire/transport/pool"
 )
 
 // ready says why no new requests should come, nil if they may. It speaks of this
@@ -111,6 +113,28 @@ type connStatus struct {
 	InFlight int    `json:"in_flight"`
 	Suspect  bool   `json:"suspect,omitempty"` // it does not answer a probe
 	Leaving  bool   `json:"leaving,omitempty"` // it takes no more requests
+
+	ID          uint64  `json:"id,omitempty"`           // in /v1/flights
+	Verdict     string  `json:"verdict,omitempty"`      // of its heartbeat: alive, thinking, doubtful, path_down or dead_flow
+	RTTMS       float64 `json:"rtt_ms,omitempty"`       // by its kernel
+	Packets     uint64  `json:"packets,omitempty"`      // that came, since it was opened
+	LatePackets uint64  `json:"late_packets,omitempty"` // of them out of order, or of ours sent again
+}
+
+// connOf shows a connection.
+func connOf(c pool.ConnState) connStatus {
+	st := connStatus{Protocol: c.Protocol, Age: span(max(c.Age, 1)), Idle: span(c.Idle), InFlight: c.InFlight, Suspect: c.Suspect, Leaving: c.Leaving}
+	if p, ok := c.Net.(interface {
+		Evidence() (attribution.Evidence, bool)
+		ConnectionID() uint64
+		Verdict() string
+	}); ok {
+		st.ID, st.Verdict = p.ConnectionID(), p.Verdict()
+		if e, known := p.Evidence(); known {
+			st.RTTMS, st.Packets, st.LatePackets = millis(e.RTT), e.Segments, e.Disorder
+		}
+	}
+	return st
 }
 
 // originsOf shows the pools of an upstream.
@@ -123,7 +147,7 @@ func (s *Sidecar) originsOf(name string) map[string]originStatus {
 	for origin, p := range b.transport.State() {
 		o := originStatus{Connections: []connStatus{}, Opening: p.Opening, Waiting: p.Waiting, KeptReady: p.Keep, IdleLimit: span(p.Learned)}
 		for _, c := range p.Conns {
-			o.Connections = append(o.Connections, connStatus{c.Protocol, span(max(c.Age, 1)), span(c.Idle), c.InFlight, c.Suspect, c.Leaving})
+			o.Connections = append(o.Connections, connOf(c))
 		}
 		out[origin] = o
 	}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"time"
 )
@@ -387,8 +388,9 @@ type ConnState struct {
 	Age      time.Duration
 	Idle     time.Duration // 0 while it serves something
 	InFlight int
-	Suspect  bool // it does not answer a probe
-	Leaving  bool // it takes no more requests
+	Suspect  bool     // it does not answer a probe
+	Leaving  bool     // it takes no more requests
+	Net      net.Conn // under TLS; nil = it has none of its own
 }
 
 // A State is a pool for people to look at.
@@ -411,6 +413,9 @@ func (p *Pool) State() State {
 			c := ConnState{Protocol: m.info.Protocol, Age: now.Sub(m.opened), InFlight: m.InFlight(), Suspect: m.suspect, Leaving: m.gone || m.old}
 			if !m.idleSince.IsZero() {
 				c.Idle = now.Sub(m.idleSince)
+			}
+			if n, ok := m.Conn.(interface{ NetConn() net.Conn }); ok {
+				c.Net = n.NetConn()
 			}
 			s.Conns = append(s.Conns, c)
 		}

@@ -88,7 +88,7 @@ function showFindings(status, streams) {
     const f = suffers(s);
     if (!f) continue;
     const name = f.fault ? `${faultName(f)}. ` : "";
-    found.push({ text: `Stream ${s.id}${s.upstream ? ` to ${s.upstream}` : ""}: ${name}${f.why}`, lines: f.lines });
+    found.push({ text: `Stream ${s.id}${s.upstream ? ` to ${s.upstream}` : ""}: ${name}${f.why}`, lines: [...f.lines, ...(f.fault ? [advice[f.fault]] : [])] });
   }
   for (const u of status.upstreams) {
     for (const [origin, o] of Object.entries(u.origins ?? {})) {
@@ -123,16 +123,36 @@ function showStreams(streams) {
       s.now?.rtt_ms ? seconds(s.now.rtt_ms / 1000) : s.upstream_heartbeat?.rtt, s.mode.replace("_", " "), s.protocol, s.status]), "Nothing runs.");
 }
 
+function roundTrips(connections) {
+  const all = connections.map((c) => c.rtt_ms).filter(Boolean);
+  if (!all.length) return "";
+  const [least, most] = [Math.min(...all), Math.max(...all)].map((ms) => seconds(ms / 1000));
+  return least === most ? least : `${least} to ${most}`;
+}
+
+// Packets that came out of order or had to be sent again, of all that came.
+function lateOf(connections) {
+  const sum = (name) => connections.reduce((n, c) => n + (c[name] ?? 0), 0);
+  const late = sum("late_packets"), all = sum("packets");
+  return late ? { text: `${late} of ${all}`, mark: late * 50 > all ? "warn" : "" } : all ? "none" : "";
+}
+
+function verdicts(connections) {
+  const all = [...new Set(connections.map((c) => c.verdict).filter(Boolean))];
+  return all.length ? { text: all.join(", ").replaceAll("_", " "), mark: all.every((v) => v === "alive" || v === "thinking") ? "" : "bad" } : "";
+}
+
 function showUpstreams(upstreams) {
   const rows = [];
   for (const u of upstreams) {
     for (const [origin, o] of Object.entries(u.origins ?? {})) {
       const c = o.connections;
       rows.push([u.name, origin, c.length, [...new Set(c.map((x) => x.protocol))].join(", "), c.reduce((n, x) => n + x.in_flight, 0), o.waiting, o.kept_ready,
-        o.idle_limit ?? "", c.some((x) => x.suspect) ? { text: "suspect", mark: "bad" } : c.some((x) => x.leaving) ? "some leave" : c.length ? { text: "warm", mark: "good" } : "cold"]);
+        roundTrips(c), lateOf(c), o.idle_limit ?? "", verdicts(c),
+        c.some((x) => x.suspect) ? { text: "suspect", mark: "bad" } : c.some((x) => x.leaving) ? "some leave" : c.length ? { text: "warm", mark: "good" } : "cold"]);
     }
   }
-  table("upstream-table", ["Upstream", "Origin", "Connections", "Protocols", "Requests", "Waiting", "Kept ready", "Server's idle limit", "State"], rows,
+  table("upstream-table", ["Upstream", "Origin", "Connections", "Protocols", "Requests", "Waiting", "Kept ready", "Round trip", "Packets late", "Server's idle limit", "Heartbeat says", "State"], rows,
     "No upstream has been used yet, and none is kept ready.");
 }
 
@@ -265,6 +285,14 @@ function showInterruptions(samples) {
 // What a request suffers from, for people.
 const faults = {
   slow_provider: "Slow provider", network: "Lossy or late network", slow_reader: "Slow reader (your app)", buffering_hop: "Buffering hop in between",
+};
+
+// What to do about it.
+const advice = {
+  slow_provider: "What to do: nothing here can make it faster. See the provider's status page, or try another model or endpoint.",
+  network: "What to do: look at the network between this machine and the provider, such as Wi-Fi, a VPN or the line.",
+  slow_reader: "What to do: look at the app that asked. It is busy, or stops between reads.",
+  buffering_hop: "What to do: look for a proxy, gateway or CDN in between and switch its response buffering off (nginx: proxy_buffering off), or compression.",
 };
 
 function faultName(f) { return `${faults[f.fault] ?? f.fault}${f.certainty === "likely" ? " (likely)" : ""}`; }
