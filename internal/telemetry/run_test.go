@@ -263,7 +263,7 @@ func TestAnotherTarget(t *testing.T) {
 			t.Error("a span is taken though nothing is exported")
 		}
 		r.stop()
-		if r.ledger.spans[Exported] != 1 || r.ledger.spans[Failed] != 1 {
+		if r.ledger.spans[Exported] != 1 || r.ledger.spans[Failed] != 1 || r.ledger.sends[Retried] != 0 {
 			t.Errorf("reported %v", r.ledger.spans)
 		}
 	})
