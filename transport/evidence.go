@@ -11,6 +11,7 @@ import (
 	"github.com/warmwire/warmwire/internal/attribution"
 	"github.com/warmwire/warmwire/transport/dial"
 	"github.com/warmwire/warmwire/transport/flight"
+	"github.com/warmwire/warmwire/transport/h3"
 )
 
 // probes is when a flow was asked for a sign of life, and gave one.
@@ -44,7 +45,36 @@ func (s *socket) Evidence() (attribution.Evidence, bool) {
 	if f == nil {
 		return attribution.Evidence{}, false
 	}
-	info, known := dial.ReadInfo(s)
+	return f.evidence()
+}
+
+// A quicPath is what a connection over QUIC shows of itself; there is no socket that is
+// its own, and nothing else of it may be used.
+type quicPath struct {
+	net.Conn
+	f *flow
+}
+
+// Evidence is what QUIC knows of the path: packets of ours that were lost. Of those that
+// never came it knows nothing.
+func (p *quicPath) Evidence() (attribution.Evidence, bool) { return p.f.evidence() }
+
+// ConnectionID is as of a socket.
+func (p *quicPath) ConnectionID() uint64 { return p.f.log.ID() }
+
+// Verdict is as of a socket.
+func (p *quicPath) Verdict() string { return heartbeat.Verdict(p.f.verdict.Load()).String() }
+
+func (f *flow) evidence() (attribution.Evidence, bool) {
+	if c, is := f.clientConn.(*h3.Conn); is {
+		s := c.Stats()
+		e := attribution.Evidence{Blind: true, Disorder: s.PacketsLost, RTO: c.RTO(), RTT: s.RTT}
+		f.probes.mu.Lock()
+		defer f.probes.mu.Unlock()
+		e.Asked, e.Answered = f.probes.asked, f.probes.answered
+		return e, true
+	}
+	info, known := dial.ReadInfo(f.raw)
 	e := attribution.Evidence{Disorder: uint64(info.Disordered) + uint64(info.Retransmits), Segments: uint64(info.Segments), RTO: info.RTO, RTT: info.RTT}
 	_, e.Ordered = f.clientConn.(pinger) // a PING's answer is behind what its peer had written, a kernel's is not
 	f.probes.mu.Lock()
@@ -53,10 +83,11 @@ func (s *socket) Evidence() (attribution.Evidence, bool) {
 	return e, known || !e.Asked.IsZero()
 }
 
-// NetConn is the connection under TLS, for those who look at its path alone; nil over QUIC.
+// NetConn is the connection under TLS, for those who look at its path alone; over QUIC it
+// shows that and is none.
 func (f *flow) NetConn() net.Conn {
 	if f.raw == nil {
-		return nil
+		return &quicPath{f: f}
 	}
 	return f.raw
 }

@@ -292,6 +292,8 @@ func (o *origin) dialQUIC(ctx context.Context, addr netip.AddrPort, changed func
 		return nil, err
 	}
 	f.clientConn = c
+	f.log = o.t.cfg.Flights.Open("h3")
+	f.log.Trace(c)
 	settle(session, c.TLS(), nil, nil)
 	stats := c.Stats()
 	o.t.handshaken(stats.Resumed, stats.EarlyData, time.Since(begun), nil)
@@ -299,7 +301,9 @@ func (o *origin) dialQUIC(ctx context.Context, addr netip.AddrPort, changed func
 		o.t.cfg.OnConn(1, "h3")
 	}
 	o.watching.Go(func() {
+		defer f.log.Close()
 		o.watch(o.ctx, f)
+		f.broke()
 		if o.t.cfg.OnConn != nil {
 			o.t.cfg.OnConn(-1, "h3")
 		}

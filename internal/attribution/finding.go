@@ -24,6 +24,7 @@ type Finding struct {
 
 	Batches  Batches
 	Known    bool          // the path's figures are
+	Blind    bool          // losses on the way here do not show
 	RTT      time.Duration // 0 = unknown
 	Segments uint64        // that came in Span; 0 = unknown
 	Disorder uint64        // of them; see Evidence
@@ -80,6 +81,7 @@ func (s *Stream) fill(f *Finding, now time.Time, from mark) {
 	f.Proved = t.proofs > 0
 	if f.Known = s.known; s.known {
 		e := s.seen
+		f.Blind = e.Blind
 		f.RTT, f.Segments, f.Disorder = e.RTT, e.Segments-min(e.Segments, from.seen.Segments), e.Disorder-min(e.Disorder, from.seen.Disorder)
 		if e.Answered.Before(e.Asked) {
 			f.Unheard = now.Sub(e.Asked)

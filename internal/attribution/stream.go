@@ -53,6 +53,7 @@ type Evidence struct {
 	// Disorder counts what a faultless network does not do to a connection: segments
 	// that came before earlier ones, and segments of ours that had to be sent again.
 	Disorder uint64
+	Blind    bool          // losses on the way here do not show
 	Segments uint64        // that came with data; 0 = unknown
 	RTO      time.Duration // the retransmission time-out now; 0 = unknown
 	RTT      time.Duration // of a probe, at best; 0 = unknown

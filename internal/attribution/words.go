@@ -129,6 +129,8 @@ func (f Finding) sayPath(say func(string, ...any)) {
 		rtt = "round trip " + span(f.RTT) + ", "
 	}
 	switch {
+	case f.Blind && f.Disorder == 0:
+		say("Network: %slost packets do not show on this kind of connection.", rtt)
 	case f.Disorder == 0:
 		say("Network: %sno packet was lost or late.", rtt)
 	case f.Segments > 0:

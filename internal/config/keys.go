@@ -177,7 +177,7 @@ var upstreamKeys = []key{
 	{path: "retry.replay_body", kind: kSize, def: "1MiB", doc: "Bytes of a request's body that are kept until the answer's head is there; a longer one is sent once. 0 = none."},
 	{path: "retry.hedge", kind: kBool, def: "false", doc: "Send a request a second time if its answer's head takes longer than that of 95 % of the requests before; the first head counts, the other is cancelled. Costs what the upstream charges for both."},
 	{path: "retry.hedge_budget", kind: kNumber, def: "0.05", doc: "Such second requests as a share of all, up to 1."},
-	{path: "qlog_dir", kind: kText, doc: "Folder for traces (qlog) of connections over QUIC: packets and frames, no header fields, no bodies."},
+	{path: "qlog_dir", kind: kText, doc: "Folder for traces (qlog) of connections over QUIC that stalled or broke, or on which an answer was cut: the last packets and frames, no header fields, no bodies."},
 	{path: "congestion_control", kind: kText, doc: "TCP congestion control of connections to it, such as bbr, where the kernel has it. Default: the system's. Linux only."},
 	{path: "error_event", kind: kBool, def: "false", doc: "Give a cut stream an error event of its dialect before it is cut."},
 	{path: "tls.ca_file", kind: kText, doc: "PEM file of further CAs, added to the system's."},

@@ -55,7 +55,7 @@ func calls() []call {
 		{method: "get", path: "/v1/status", summary: "The process, its upstreams and their connections, memory, DNS, TLS, interception, tenants.", answer: answers["/v1/status"]},
 		{method: "get", path: "/v1/streams", summary: "What runs, how far behind its app is, and where its time goes now (docs/latency.md).", answer: answers["/v1/streams"]},
 		{method: "get", path: "/v1/events", summary: "Status and streams once a second, as server-sent events: event: state, data: {\"status\", \"streams\"}. 16 callers at most.", stream: true, errors: []string{"503"}},
-		{method: "get", path: "/v1/flights", summary: "Connections to upstreams over TCP, those first whose log was kept because they stalled or broke; with id an object: what happened on one lately (docs/latency.md).",
+		{method: "get", path: "/v1/flights", summary: "Connections to upstreams, those first whose log was kept because they stalled or broke; with id an object: what happened on one lately (docs/latency.md).",
 			answer: answers["/v1/flights"], one: answers["/v1/flights?id"], errors: []string{"400", "404", "501"}, query: map[string]string{"id": "number of a connection"}},
 		{method: "get", path: "/v1/requests/slowest", summary: "The slowest requests of the last hour and where their time went (docs/latency.md); 32 at most.", answer: answers["/v1/requests/slowest"], errors: []string{"400", "501"},
 			query: map[string]string{"by": "duration, first_token or late (what the network, a hop and the app took)"}},

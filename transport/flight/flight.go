@@ -88,6 +88,7 @@ type Log struct {
 	opened   time.Time
 
 	mu   sync.Mutex // guards the fields below
+	more Tracer
 	ring [ringSize]record
 	n    uint64 // records so far
 	kept bool
@@ -108,6 +109,22 @@ func (r *Recorder) Open(protocol string) *Log {
 	l.id = r.last
 	r.live[l.id] = l
 	return l
+}
+
+// A Tracer is a connection that traces itself, as qlog.
+type Tracer interface {
+	Trace() string // of late; "" = it does not
+	KeepTrace()    // writes it where its owner wants it
+}
+
+// Trace adds a connection's own trace to its log. Call it before anything is kept.
+func (l *Log) Trace(more Tracer) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.more = more
 }
 
 // ID is the connection's number; 0 = it has no log.
@@ -135,11 +152,14 @@ func (l *Log) Keep(why string) {
 		return
 	}
 	l.mu.Lock()
-	again := l.kept
+	again, more := l.kept, l.more
 	l.kept = true
 	l.mu.Unlock()
 	if again {
 		return
+	}
+	if more != nil {
+		more.KeepTrace()
 	}
 	f := l.flight(why)
 	l.r.mu.Lock()
@@ -196,6 +216,7 @@ type Flight struct {
 	Kept     string    `json:"kept,omitempty"`    // why; "" = it is of a connection that is open
 	Records  []Record  `json:"records,omitempty"` // the oldest first
 	Lost     uint64    `json:"lost"`              // older ones that had no room
+	Qlog     string    `json:"qlog,omitempty"`    // of a connection over QUIC with qlog_dir: JSON text sequence (RFC 7464), the newest 32 to 64 KiB
 }
 
 // A Record is one line of it.
@@ -220,6 +241,9 @@ func (l *Log) flight(why string) Flight {
 	for i := first; i < l.n; i++ {
 		e := &l.ring[i%ringSize]
 		f.Records = append(f.Records, Record{float64((e.at-l.opened.UnixNano())/1000) / 1000, kinds[e.kind], e.code, e.stream, e.size, e.value})
+	}
+	if l.more != nil {
+		f.Qlog = l.more.Trace()
 	}
 	return f
 }
@@ -249,7 +273,7 @@ func (r *Recorder) List() []Flight {
 	defer r.mu.Unlock()
 	out := []Flight{}
 	for _, f := range r.kept {
-		f.Records = nil
+		f.Records, f.Qlog = nil, ""
 		out = append(out, f)
 	}
 	n := len(out)

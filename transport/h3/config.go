@@ -47,6 +47,7 @@ type Config struct {
 	// QlogDir is where a trace of the connection is written (qlog), nowhere if
 	// empty. It has packets and frames, and never a field or a byte of a body.
 	QlogDir string
+	trace   *trace // nil without QlogDir
 
 	// OnChange is called after Available, InFlight or Err may have changed, with
 	// no lock held, by any goroutine. It must not block. nil = nobody is told.
@@ -119,8 +120,8 @@ func (c *Config) quicConfig() *quic.Config {
 		MaxIncomingUniStreams:          maxUniStreams,
 		InitialPacketSize:              leastPacket,
 	}
-	if c.QlogDir != "" {
-		q.Tracer = tracer(c.QlogDir)
+	if c.trace != nil {
+		q.Tracer = c.trace.tracer
 	}
 	return q
 }

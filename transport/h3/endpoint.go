@@ -91,6 +91,9 @@ func (e *Endpoint) Dial(ctx context.Context, addr netip.AddrPort, cfg Config) (*
 		return nil, &fault.Error{In: "tls", Kind: kindSilent, Err: err}
 	}
 	addr = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
+	if cfg.QlogDir != "" {
+		cfg.trace = &trace{dir: cfg.QlogDir}
+	}
 	h := &holder{e: e, peer: addr, held: []*socket{s}}
 	qc, err := e.handshake(ctx, s, addr, &cfg)
 	if err != nil {

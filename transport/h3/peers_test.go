@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -141,6 +142,26 @@ func exercise(t *testing.T, addr netip.AddrPort, client *tls.Config, path string
 	})
 }
 
+// A trace holds the newest, and whole records.
+func TestTraceIsBounded(t *testing.T) {
+	tr := &trace{dir: t.TempDir(), name: "x.sqlog"}
+	record := "\x1e" + `{"time":1,"data":"` + strings.Repeat("x", 500) + `"}`
+	for range 1000 {
+		_, _ = tr.Write([]byte(record))
+	}
+	_, _ = tr.Write([]byte("\x1e{\"last\":1}"))
+	tr.keep()
+	text, err := os.ReadFile(filepath.Join(tr.dir, tr.name))
+	if err != nil || len(text) > maxTrace+len(record) || !bytes.HasSuffix(text, []byte(`{"last":1}`)) {
+		t.Errorf("%v, %d bytes", err, len(text))
+	}
+	for _, r := range bytes.Split(text, []byte{0x1e})[1:] {
+		if !json.Valid(r) {
+			t.Fatalf("%.80s", r)
+		}
+	}
+}
+
 // A trace tells of packets and frames, and never what a field holds.
 func TestQlogHoldsNoSecret(t *testing.T) {
 	const secret = "sk-planted-secret"
@@ -155,6 +176,13 @@ func TestQlogHoldsNoSecret(t *testing.T) {
 	if got := readAll(t, do(t, c, req)); got != secret {
 		t.Errorf("%q", got)
 	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("there is a trace, and nothing has happened")
+	}
+	if text := c.Trace(); !strings.Contains(text, "packet_received") || strings.Contains(text, "planted") {
+		t.Errorf("the trace so far: %s", text)
+	}
+	c.KeepTrace()
 	_ = c.Close()
 	_ = e.Close()
 	var trace []byte
@@ -165,6 +193,11 @@ func TestQlogHoldsNoSecret(t *testing.T) {
 		}
 		return bytes.Contains(trace, []byte("connection_closed"))
 	})
+	for i, record := range bytes.Split(trace, []byte{0x1e})[1:] {
+		if !json.Valid(record) {
+			t.Errorf("record %d is no JSON: %s", i, record)
+		}
+	}
 	if !bytes.Contains(trace, []byte("packet_sent")) || bytes.Contains(trace, []byte("planted")) || bytes.Contains(trace, []byte("authorization")) {
 		t.Errorf("the trace:\n%s", trace)
 	}
