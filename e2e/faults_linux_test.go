@@ -141,7 +141,7 @@ func (b *tab) shots(address, name string) {
 	b.shot(name)
 	for kind, width := range map[string]int{"dark": 1280, "narrow": 400} {
 		other := openTab(b.t, address, width, 900, "--force-dark-mode", "--blink-settings=preferredColorScheme=0")
-		other.await(text("#finding-list"), "Stream")
+		other.await(text("#live"), "live")
 		other.shot(name + "-" + kind)
 		_ = other.conn.Close()
 	}

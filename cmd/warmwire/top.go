@@ -117,6 +117,10 @@ type topStream struct {
 	LagTime  string `json:"lag_time"`
 	Absent   bool
 	Beat     *struct{ Verdict, RTT string } `json:"upstream_heartbeat"`
+	Now      *struct {
+		Fault, Text string
+		RTT         float64 `json:"rtt_ms"`
+	}
 }
 
 // topOrders are what streams are sorted by.
@@ -290,8 +294,13 @@ func (t *top) drawStreams(b *strings.Builder) {
 		if s.Beat != nil {
 			rtt, note = s.Beat.RTT, s.Beat.Verdict
 		}
+		if s.Now != nil && s.Now.RTT > 0 {
+			rtt = time.Duration(s.Now.RTT * float64(time.Millisecond)).Round(100 * time.Microsecond).String()
+		}
 		if s.Absent {
 			note = "its app is away"
+		} else if s.Now != nil && s.Now.Fault != "" {
+			note = s.Now.Text
 		} else if lag, err := time.ParseDuration(s.LagTime); err == nil && lag > time.Second {
 			note = "the app reads slowly"
 		}

@@ -23,8 +23,8 @@ function table(id, heads, rows, none) {
   t.dataset.shown = text;
   t.tHead.replaceChildren(el("tr", heads.map((h) => el("th", h, { scope: "col" }))));
   const shown = rows.slice(0, rowsMost).map((row) => el("tr", row.map((cell) => {
-    const { text, mark, more } = typeof cell === "object" && cell !== null ? cell : { text: cell };
-    const main = el(more ? "strong" : "span", String(text ?? ""), mark ? { class: mark } : {});
+    const { text, mark, more, href } = typeof cell === "object" && cell !== null ? cell : { text: cell };
+    const main = href ? el("a", String(text), { href }) : el(more ? "strong" : "span", String(text ?? ""), mark ? { class: mark } : {});
     return el("td", more ? [main, el("ul", more.map((line) => el("li", line)), { class: "evidence" })] : main, more ? { class: "told" } : {});
   })));
   if (rows.length > rowsMost) shown.push(el("tr", el("td", `and ${rows.length - rowsMost} more`, { colspan: heads.length })));
@@ -105,9 +105,10 @@ function showFindings(status, streams) {
     return el("li", [el("span", text, { class: "warn" }), ...(lines.length ? [el("ul", lines.map((l) => el("li", l)), { class: "evidence" })] : [])]);
   }) : [el("li", "Nothing stands out.", { class: "good" })];
   const text = JSON.stringify(found.map((f) => typeof f === "string" ? f : f.text.replace(/[\d.]+ ?(ms|s|KiB|MiB|bytes)\b/g, "")));
-  if ($("finding-list").dataset.shown !== text) { // else a screen reader would read it again each second
-    $("finding-list").dataset.shown = text;
-    $("finding-list").replaceChildren(...list);
+  $("finding-list").replaceChildren(...list);
+  if ($("finding-say").dataset.shown !== text) { // else a screen reader would read it again each second
+    $("finding-say").dataset.shown = text;
+    $("finding-say").textContent = list.map((item) => item.firstChild.textContent).join(" ");
   }
 }
 
@@ -305,7 +306,7 @@ async function readRequests() {
     const end = r.outcome === "ok" ? "ok" : { text: `${r.outcome.replace("_", " by ")}${r.cause ? `: ${r.cause.replaceAll("_", " ")}` : ""}`, mark: "warn" };
     return [r.id, r.upstream, end, r.fault ? { text: `${faultName({ fault: r.fault, certainty: r.finding?.certainty })}. ${r.finding?.text ?? ""}`, mark: "warn", more: r.finding?.evidence ?? [] }
       : { text: "healthy", mark: "good" }, seconds(r.duration_ms / 1000), r.ttft_ms ? seconds(r.ttft_ms / 1000) : "",
-      stages.map(([name, ms]) => `${name.replace("_", " ")} ${seconds(ms / 1000)} (${Math.round(100 * ms / r.duration_ms)} %)`).join(", "), r.connection ?? ""];
+      stages.map(([name, ms]) => `${name.replace("_", " ")} ${seconds(ms / 1000)} (${Math.round(100 * ms / r.duration_ms)} %)`).join(", "), r.connection ? { text: r.connection, href: `/v1/flights?id=${r.connection}` } : ""];
   });
   table("request-table", ["Id", "Upstream", "Ended", "Suffered from", "Took", "First token", "Most of it", "Connection"], rows, "None.");
 }
