@@ -188,7 +188,7 @@ func (s *Sidecar) telemetryReport() func(telemetry.Report) {
 // telemetryDone hands a record to the exporter, and returns the trace that its span is in.
 // Tunnels are no requests, and what is in them is not known.
 func (s *Sidecar) telemetryDone(r *ingress.Record) (trace string) {
-	if r.Mode == ingress.ModeTunnel {
+	if r.Mode == ingress.ModeTunnel || !s.telemetry.Active() {
 		return ""
 	}
 	p, parts := &r.Phases, &r.Parts

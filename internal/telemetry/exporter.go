@@ -154,6 +154,9 @@ func (x *Exporter) resource(more []otlp.Attr) []otlp.Attr {
 	return all
 }
 
+// Active says whether anything is exported.
+func (x *Exporter) Active() bool { return x.now.Load().Target != nil }
+
 // Done takes a finished request. It never blocks. It returns the id of the trace that the
 // request's span is in, if it has one: that is for what else refers to the trace.
 func (x *Exporter) Done(r *Request) (trace string) {

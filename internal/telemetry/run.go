@@ -47,6 +47,7 @@ type runner struct {
 	last     context.Context // ends when attempts are broken off
 	delay    *time.Timer     // the first span of a batch has waited long enough
 	metrics  *time.Timer     // the next export of metrics
+	room     []otlp.Attr     // of spans that were sent, for those of the next batch
 	interval time.Duration   // that it was set for; 0 = there is none
 }
 
@@ -107,9 +108,15 @@ func (r *runner) batch() {
 		if !now.Traces {
 			return nil
 		}
-		spans := make([]otlp.Span, 0, len(batch))
+		spans, room := make([]otlp.Span, 0, len(batch)), r.room[:0]
 		for i := range batch {
-			spans = append(spans, batch[i].span(r.x.meter.upstream(batch[i].Upstream)))
+			var span otlp.Span
+			span, room = batch[i].span(r.x.meter.upstream(batch[i].Upstream), room)
+			spans = append(spans, span)
+		}
+		r.room = nil
+		if len(batch) == maxBatch { // under load the next one needs as much
+			r.room = room
 		}
 		return otlp.EncodeSpans(now.Target.Encoding(), &now.source, spans)
 	})

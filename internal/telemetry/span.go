@@ -15,11 +15,14 @@ import (
 // SchemaURL names the version of the semantic conventions whose names are used.
 const SchemaURL = "https://opentelemetry.io/schemas/1.41.0"
 
-// span builds the span of r, whose trace has been settled.
-func (r *queued) span(up Upstream) otlp.Span {
+// span builds the span of r, whose trace has been settled. Its attributes are put behind
+// those in room, which is returned.
+func (r *queued) span(up Upstream, room []otlp.Attr) (otlp.Span, []otlp.Attr) {
+	begin := len(room)
+	room = r.attrs(up, room)
 	s := otlp.Span{
 		TraceID: unhex(r.Trace.ID), SpanID: unhex(r.Trace.Span), Parent: unhex(r.Trace.Parent), TraceState: r.state, Flags: uint32(r.Trace.Flags) | otlp.FlagsHasIsRemote,
-		Name: r.Operation, Kind: otlp.KindClient, Start: r.Start, End: r.Start.Add(r.Duration), Attrs: r.attrs(up),
+		Name: r.Operation, Kind: otlp.KindClient, Start: r.Start, End: r.Start.Add(r.Duration), Attrs: room[begin:len(room):len(room)],
 	}
 	if s.Name == "" {
 		s.Name = methodOf(r.Method)
@@ -42,7 +45,7 @@ func (r *queued) span(up Upstream) otlp.Span {
 			s.Events = append(s.Events, otlp.Event{Time: r.Start.Add(r.TTFT + r.Tokens), Name: "warmwire.last_token"})
 		}
 	}
-	return s
+	return s, room
 }
 
 // head is how long it took until the answer's head was there.
@@ -53,8 +56,8 @@ func (r *Request) head() (d time.Duration) {
 	return d
 }
 
-func (r *Request) attrs(up Upstream) []otlp.Attr {
-	a := make([]otlp.Attr, 0, 40)
+// attrs appends the attributes of r to a.
+func (r *Request) attrs(up Upstream, a []otlp.Attr) []otlp.Attr {
 	text := func(key, v string) {
 		if v != "" {
 			a = append(a, otlp.String(key, v))
