@@ -34,15 +34,19 @@ func runCommand(path *string) *cobra.Command {
 				return err
 			}
 			defer d.close()
-			load := func(tuned map[string]string) (*config.Config, []string, error) {
-				return config.LoadTuned(configPath(*path), os.LookupEnv, tuned)
+			load := func(over config.Over) (*config.Config, []string, error) {
+				return config.LoadOver(configPath(*path), os.LookupEnv, over)
 			}
-			cfg, warnings, err := load(nil)
+			cfg, warnings, err := load(config.Over{})
 			if err != nil {
 				return err
 			}
+			edit := func(change editing) error { return editFile(configPath(*path), change) }
+			if configPath(*path) == "" {
+				edit = nil
+			}
 			d.sidecar, err = sidecar.New(cfg, sidecar.Options{
-				Version: buildVersion(), LogTo: os.Stderr, Load: load, Sockets: d.sockets, Upgrade: d.upgrade, Draining: d.stopping,
+				Version: buildVersion(), LogTo: os.Stderr, Load: load, EditFile: edit, Sockets: d.sockets, Upgrade: d.upgrade, Draining: d.stopping,
 			})
 			if err != nil {
 				return err

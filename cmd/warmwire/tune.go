@@ -73,7 +73,7 @@ func saveTuned(ctx context.Context, out io.Writer, cfg *config.Config, path stri
 		set[key] = changes.Get(key)
 		back.Set(key, "")
 	}
-	if err := editFile(path, set); err != nil {
+	if err := editFile(path, func(text []byte, getenv config.Env) ([]byte, error) { return config.Edit(text, set, getenv) }); err != nil {
 		return fmt.Errorf("tune: --save: %w; the changes are in force until the next start, and the file is as it was", err)
 	}
 	if err := tune(ctx, io.Discard, cfg, back); err != nil { // reads the file
@@ -83,9 +83,12 @@ func saveTuned(ctx context.Context, out io.Writer, cfg *config.Config, path stri
 	return err
 }
 
+// An editing makes another text of a file's; nil leaves it as it is.
+type editing = func(text []byte, getenv config.Env) ([]byte, error)
+
 // editFile changes a configuration file, whole or not at all, and keeps its mode and
 // owner. Where path is a link, what it points to is changed.
-func editFile(path string, changes map[string]string) error {
+func editFile(path string, change editing) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return err
@@ -98,8 +101,8 @@ func editFile(path string, changes map[string]string) error {
 	if err != nil {
 		return err
 	}
-	text, err = config.Edit(text, changes, os.LookupEnv)
-	if err != nil {
+	text, err = change(text, os.LookupEnv)
+	if err != nil || text == nil {
 		return err
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")

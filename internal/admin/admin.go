@@ -57,6 +57,11 @@ type Config struct {
 	// Preview says what Tune would change and touch, marshalled as JSON, and changes
 	// nothing; nil = 501.
 	Preview func(changes map[string]string) (any, error)
+	// Configuration is that in force, marshalled as JSON, with its entity tag; nil = 501.
+	Configuration func() (any, string)
+	// Patch changes it, and answers with what it did and the entity tag then. Its error is
+	// shown to the caller and may be ErrMalformed or ErrStale; nil = 501.
+	Patch func(ConfigPatch) (any, string, error)
 	// FlushDNS forgets what DNS said of a name; "" = of all; nil = 501.
 	FlushDNS func(name string)
 	// FlushTLS forgets the TLS sessions with a server, "" = with all, and returns how
@@ -86,6 +91,7 @@ type route struct {
 	method string
 	open   bool // needs no token from beyond loopback
 	serve  func(http.ResponseWriter, *http.Request)
+	patch  func(http.ResponseWriter, *http.Request) // of PATCH; nil = it is not taken
 }
 
 // New checks the configuration and returns the handler.
@@ -99,31 +105,32 @@ func New(cfg Config) (*Admin, error) {
 	}
 	a := &Admin{cfg: cfg, hosts: hosts, token: sha256.Sum256([]byte(cfg.Token))}
 	a.routes = map[string]route{
-		"/":                {http.MethodGet, false, a.index},
-		"/healthz":         {http.MethodGet, true, a.healthz},
-		"/readyz":          {http.MethodGet, true, a.readyz},
-		"/metrics":         {http.MethodGet, false, cfg.Metrics.ServeHTTP},
-		"/v1/status":       {http.MethodGet, false, a.status},
-		"/v1/streams":      {http.MethodGet, false, a.streams},
-		"/v1/openapi.json": {http.MethodGet, false, a.openAPI},
-		"/v1/settings":     {http.MethodGet, false, a.settings},
-		"/v1/events":       {http.MethodGet, false, a.events},
+		"/":                {method: http.MethodGet, serve: a.index},
+		"/v1/config":       {method: http.MethodGet, serve: a.configuration, patch: a.patchConfig},
+		"/healthz":         {method: http.MethodGet, open: true, serve: a.healthz},
+		"/readyz":          {method: http.MethodGet, open: true, serve: a.readyz},
+		"/metrics":         {method: http.MethodGet, serve: cfg.Metrics.ServeHTTP},
+		"/v1/status":       {method: http.MethodGet, serve: a.status},
+		"/v1/streams":      {method: http.MethodGet, serve: a.streams},
+		"/v1/openapi.json": {method: http.MethodGet, serve: a.openAPI},
+		"/v1/settings":     {method: http.MethodGet, serve: a.settings},
+		"/v1/events":       {method: http.MethodGet, serve: a.events},
 
-		"/v1/flights":              {http.MethodGet, false, a.flights},
-		"/v1/requests/slowest":     {http.MethodGet, false, a.slowest},
-		"/v1/requests/interrupted": {http.MethodGet, false, a.interrupted},
+		"/v1/flights":              {method: http.MethodGet, serve: a.flights},
+		"/v1/requests/slowest":     {method: http.MethodGet, serve: a.slowest},
+		"/v1/requests/interrupted": {method: http.MethodGet, serve: a.interrupted},
 
-		"/v1/tune/preview":    {http.MethodPost, false, a.preview},
-		"/v1/dns/flush":       {http.MethodPost, false, a.flushDNS},
-		"/v1/tls/flush":       {http.MethodPost, false, a.flushTLS},
-		"/v1/intercept/clear": {http.MethodPost, false, a.clearIntercept},
-		"/v1/tune":            {http.MethodPost, false, a.tune},
-		"/v1/reload":          {http.MethodPost, false, a.reload},
-		"/v1/upgrade":         {http.MethodPost, false, a.upgrade},
-		"/v1/quit":            {http.MethodPost, false, a.quit},
+		"/v1/tune/preview":    {method: http.MethodPost, serve: a.preview},
+		"/v1/dns/flush":       {method: http.MethodPost, serve: a.flushDNS},
+		"/v1/tls/flush":       {method: http.MethodPost, serve: a.flushTLS},
+		"/v1/intercept/clear": {method: http.MethodPost, serve: a.clearIntercept},
+		"/v1/tune":            {method: http.MethodPost, serve: a.tune},
+		"/v1/reload":          {method: http.MethodPost, serve: a.reload},
+		"/v1/upgrade":         {method: http.MethodPost, serve: a.upgrade},
+		"/v1/quit":            {method: http.MethodPost, serve: a.quit},
 	}
 	for _, path := range dashboardFiles() {
-		a.routes[path] = route{http.MethodGet, false, a.asset}
+		a.routes[path] = route{method: http.MethodGet, serve: a.asset}
 	}
 	return a, nil
 }
@@ -133,7 +140,7 @@ func New(cfg Config) (*Admin, error) {
 func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	secure(w.Header())
 	rt, ref := a.admit(w, r)
-	if r.ContentLength != 0 && (ref != nil || rt.method == http.MethodGet) {
+	if r.ContentLength != 0 && (ref != nil || rt.method == http.MethodGet && r.Method != http.MethodPatch) {
 		// Nobody reads this body, but net/http would wait for it, for ever if it
 		// never comes. Fails where there is no connection to be held.
 		w.Header().Set("Connection", "close")
@@ -141,6 +148,10 @@ func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if ref != nil {
 		ref.write(w)
+		return
+	}
+	if r.Method == http.MethodPatch {
+		rt.patch(w, r)
 		return
 	}
 	rt.serve(w, r)
@@ -164,6 +175,9 @@ func (a *Admin) admit(w http.ResponseWriter, r *http.Request) (route, *refusal) 
 		w.Header().Set("Allow", rt.allow()) // RFC 9110 §15.5.6
 		return route{}, &refusal{http.StatusMethodNotAllowed, "method_not_allowed", "this path takes " + rt.allow()}
 	}
+	if r.Method == http.MethodPatch {
+		return rt, a.checkPatch(w, r)
+	}
 	if rt.method == http.MethodPost {
 		if ref := a.checkChange(w, r); ref != nil {
 			return route{}, ref
@@ -173,11 +187,14 @@ func (a *Admin) admit(w http.ResponseWriter, r *http.Request) (route, *refusal) 
 }
 
 func (rt route) allows(method string) bool {
-	return method == rt.method || rt.method == http.MethodGet && method == http.MethodHead
+	return method == rt.method || method == http.MethodPatch && rt.patch != nil || rt.method == http.MethodGet && method == http.MethodHead
 }
 
 func (rt route) allow() string {
-	if rt.method == http.MethodGet {
+	switch {
+	case rt.patch != nil:
+		return "GET, HEAD, PATCH"
+	case rt.method == http.MethodGet:
 		return "GET, HEAD"
 	}
 	return rt.method

@@ -9,6 +9,8 @@
 //	GET  /metrics     the metrics page
 //	GET  /v1/status   JSON
 //	GET  /v1/streams  JSON: what runs, and how far behind its app is
+//	GET  /v1/config   the configuration in force, secrets masked
+//	PATCH /v1/config  JSON Merge Patch of it (RFC 7396)
 //	POST /v1/reload   read the configuration again
 //	POST /v1/tune     ?KEY=VALUE: change settings until the next start
 //	POST /v1/quit     drain and exit; for a Kubernetes Job whose sidecar is an
@@ -17,8 +19,8 @@
 // Loopback is not trust. Every request must name the listener in its Host, except
 // on a Unix socket, and must not come from another web page (see webguard). What
 // changes state needs the bearer token, or a peer that Config.TrustPeer vouches
-// for, and a body of type application/json; with the token, no body will do.
-// Reached
+// for, and a body of type application/json; with the token, no body will do. A patch of
+// the configuration may be of type application/merge-patch+json too, 256 KiB at most. Reached
 // from beyond loopback, everything but the two probes needs the token. Errors are
 // JSON with a stable code.
 //

@@ -21,6 +21,8 @@ GET  /v1/requests/slowest  of the last hour, ?by=duration, first_token or late: 
 GET  /v1/requests/interrupted  the last that broke off
 GET  /v1/flights  connections to upstreams; ?id=NUMBER: what happened on one lately
 GET  /v1/settings what POST /v1/tune takes, and the values in force
+GET  /v1/config   the configuration in force, secrets masked, with an ETag
+PATCH /v1/config  JSON Merge Patch of it; ?dry_run=true, ?save=true, ?replace=true
 GET  /v1/openapi.json  this list for programs (OpenAPI 3.1)
 POST /v1/dns/flush   forget what DNS said of ?name=HOST, or of all names
 POST /v1/tls/flush   forget the TLS sessions with ?name=HOST, or with all
@@ -31,8 +33,9 @@ POST /v1/tune/preview ?KEY=VALUE: what that would change
 POST /v1/upgrade  start the program anew, as it is on disk now, and hand over to it
 POST /v1/quit     drain and exit
 
-POST needs Authorization: Bearer with the token in admin.token_file. It takes no
-body, or {} with Content-Type: application/json.
+POST and PATCH need Authorization: Bearer with the token in admin.token_file. POST
+takes no body, or {} with Content-Type: application/json; PATCH a body of type
+application/merge-patch+json or application/json.
 `
 
 // openAPI describes the paths, their parameters and answers. It is generated from the

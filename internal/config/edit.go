@@ -4,9 +4,11 @@ package config
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -16,34 +18,67 @@ import (
 // errByHand says that a file is written in a way that Edit does not change.
 var errByHand = errors.New("the file must be edited by hand")
 
-// Edit puts settings into the text of a file, by their full dotted paths as for
-// [LoadTuned], and leaves everything else as it is: comments, order, anchors of nothing.
+// Edit puts settings into the text of a file, by their full dotted paths as in
+// [Over.Tuned], and leaves everything else as it is: comments, order, anchors of nothing.
 // What it returns loads to the same as the old text with the changes over it; else, and
 // where a value goes over several lines, it is an error.
 func Edit(text []byte, changes map[string]string, getenv Env) ([]byte, error) {
-	want, _, err := parse("file", text, getenv, changes)
+	want, _, err := parse("file", text, getenv, Over{Tuned: changes})
 	if err != nil {
 		return nil, err
 	}
 	for _, path := range slices.Sorted(maps.Keys(changes)) {
-		if text, err = edit(text, path, changes[path]); err != nil {
+		if text, err = edit(text, strings.Split(path, "."), changes[path]); err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	got, _, err := parse("file", text, getenv, nil)
+	got, _, err := parse("file", text, getenv, Over{})
 	if err != nil || !bytes.Equal(got.Show(), want.Show()) {
-		return nil, fmt.Errorf("%w: what came out does not mean the same", errByHand)
+		return nil, errOther
+	}
+	return text, nil
+}
+
+var errOther = fmt.Errorf("%w: what came out does not mean the same", errByHand)
+
+// EditPatch is Edit for a patch. What it returns loads by itself, and with rest over it to
+// the same as want.
+func EditPatch(text []byte, patch Patch, getenv Env, rest Over, want *Config) ([]byte, error) {
+	var err error
+	patch.root.walk(nil, func(parts []string, n patchNode) {
+		switch {
+		case err != nil:
+			return
+		case n.remove:
+			text, err = cut(text, parts)
+		case n.fields != nil:
+			text, err = edit(text, parts, "{}")
+		default:
+			text, err = edit(text, parts, inFlow(n.value))
+		}
+		if err != nil {
+			err = fmt.Errorf("%s: %w", strings.Join(parts, "."), err)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if _, _, err := parse("file", text, getenv, Over{}); err != nil {
+		return nil, fmt.Errorf("without what was changed before and not saved it would be no good file: %w", err)
+	}
+	got, _, err := parse("file", text, getenv, rest)
+	if err != nil || !same(got, want) {
+		return nil, errOther
 	}
 	return text, nil
 }
 
 // edit puts one value in.
-func edit(text []byte, path, value string) ([]byte, error) {
+func edit(text []byte, parts []string, value string) ([]byte, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(text, &doc); err != nil {
 		return nil, err
 	}
-	parts := strings.Split(path, ".")
 	if len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode {
 		return appendLines(text, parts, value), nil
 	}
@@ -66,18 +101,109 @@ func edit(text []byte, path, value string) ([]byte, error) {
 }
 
 func childOf(mapping *yaml.Node, key string) *yaml.Node {
-	for i := 0; i+1 < len(mapping.Content); i += 2 {
-		if mapping.Content[i].Value == key {
-			return mapping.Content[i+1]
-		}
+	if i := slot(mapping, key); i >= 0 {
+		return mapping.Content[i]
 	}
 	return nil
+}
+
+// cut takes a key out, with its value and what stands behind it in its line.
+func cut(text []byte, parts []string) ([]byte, error) {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); err != nil || len(doc.Content) == 0 {
+		return text, err
+	}
+	at := doc.Content[0]
+	for i, part := range parts {
+		j := slot(at, part)
+		switch {
+		case j < 0:
+			return text, nil // there is none
+		case i < len(parts)-1:
+			at = at.Content[j]
+		case at.Style&yaml.FlowStyle != 0:
+			return cutFlow(text, at, j)
+		default:
+			return cutLines(text, at.Content[j-1], at.Content[j])
+		}
+	}
+	return nil, errByHand
+}
+
+// cutLines takes out the lines of a key and its value.
+func cutLines(text []byte, key, value *yaml.Node) ([]byte, error) {
+	start, last := offset(text, key.Line, 1), lastLine(value)
+	if last < 0 || len(bytes.TrimSpace(text[start:offset(text, key.Line, key.Column)])) > 0 {
+		return nil, errByHand
+	}
+	end := offset(text, max(last, key.Line)+1, 1)
+	if end < 0 {
+		end = len(text)
+	}
+	return slices.Delete(slices.Clone(text), start, end), nil
+}
+
+// cutFlow takes a key out of braces, whose value is at i.
+func cutFlow(text []byte, mapping *yaml.Node, i int) ([]byte, error) {
+	key, value := mapping.Content[i-1], mapping.Content[i]
+	start := offset(text, key.Line, key.Column)
+	if i+1 < len(mapping.Content) {
+		end := offset(text, mapping.Content[i+1].Line, mapping.Content[i+1].Column)
+		if start < 0 || end < start {
+			return nil, errByHand
+		}
+		return slices.Delete(slices.Clone(text), start, end), nil
+	}
+	end := offset(text, value.Line, value.Column)
+	if start < 0 || end < start {
+		return nil, errByHand
+	}
+	length, ok := span(text[end:], value)
+	if !ok {
+		return nil, errByHand
+	}
+	if before := bytes.TrimRight(text[:start], " "); i > 1 {
+		if start = len(before) - 1; start < 0 || before[start] != ',' {
+			return nil, errByHand
+		}
+	}
+	return slices.Delete(slices.Clone(text), start, end+length), nil
+}
+
+// bare is text that needs no quotes anywhere.
+var bare = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_./-]*$`)
+
+// inFlow writes a value in one line.
+func inFlow(v any) string {
+	switch v := v.(type) {
+	case string:
+		if bare.MatchString(v) && !strings.EqualFold(v, "null") {
+			return v
+		}
+		text, _ := json.Marshal(v) // a string always can be
+		return string(text)
+	case []any:
+		items := make([]string, len(v))
+		for i, item := range v {
+			items[i] = inFlow(item)
+		}
+		return "[" + strings.Join(items, ", ") + "]"
+	case map[string]any:
+		var items []string
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			items = append(items, inFlow(name)+": "+inFlow(v[name]))
+		}
+		return "{" + strings.Join(items, ", ") + "}"
+	case nil:
+		return "null"
+	}
+	return fmt.Sprint(v)
 }
 
 // flow writes a value with the keys above it in one line.
 func flow(parts []string, value string) string {
 	for _, part := range slices.Backward(parts) {
-		value = "{" + part + ": " + value + "}"
+		value = "{" + inFlow(part) + ": " + value + "}"
 	}
 	return value
 }
@@ -97,7 +223,7 @@ func block(parts []string, value string, indent int) string {
 		if i == len(parts)-1 {
 			end = ": " + value + "\n"
 		}
-		b.WriteString(strings.Repeat(" ", indent+2*i) + part + end)
+		b.WriteString(strings.Repeat(" ", indent+2*i) + inFlow(part) + end)
 	}
 	return b.String()
 }
@@ -109,7 +235,7 @@ func insert(text []byte, mapping *yaml.Node, parts []string, value string) ([]by
 		if at < 0 || text[at] != '{' {
 			return nil, errByHand
 		}
-		more := parts[0] + ": " + flow(parts[1:], value)
+		more := inFlow(parts[0]) + ": " + flow(parts[1:], value)
 		if len(mapping.Content) > 0 {
 			more += ", "
 		}
@@ -174,9 +300,35 @@ func span(rest []byte, n *yaml.Node) (int, bool) {
 		return quoted(line, '"')
 	case n.Kind == yaml.ScalarNode && n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) == 0:
 		return len(n.Value), bytes.HasPrefix(line, []byte(n.Value)) // as it is written
-	case n.Kind == yaml.SequenceNode && n.Style&yaml.FlowStyle != 0 && !bytes.ContainsAny(line, `'"`):
-		end := bytes.IndexByte(line, ']')
-		return end + 1, end >= 0 && !bytes.ContainsAny(line[1:end], "[{")
+	case n.Kind != yaml.ScalarNode && n.Style&yaml.FlowStyle != 0:
+		return brackets(line)
+	}
+	return 0, false
+}
+
+// brackets is the length of a list or of braces that end in the line.
+func brackets(line []byte) (int, bool) {
+	depth, last := 0, byte(0)
+	for i := 0; i < len(line); i++ {
+		switch c := line[i]; {
+		case (c == '"' || c == '\'') && bytes.IndexByte([]byte("[{,:"), last) >= 0:
+			n, ok := quoted(line[i:], c)
+			if !ok {
+				return 0, false
+			}
+			i += n - 1
+		case c == '[' || c == '{':
+			depth++
+		case c == ']' || c == '}':
+			if depth--; depth == 0 {
+				return i + 1, true
+			}
+		case c == '#' && i > 0 && line[i-1] == ' ':
+			return 0, false
+		}
+		if line[i] != ' ' {
+			last = line[i]
+		}
 	}
 	return 0, false
 }

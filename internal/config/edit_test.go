@@ -60,11 +60,11 @@ func FuzzEdit(f *testing.F) {
 		if err != nil {
 			return
 		}
-		want, _, err := parse("f", []byte(text), noEnv, changes)
+		want, _, err := parse("f", []byte(text), noEnv, Over{Tuned: changes})
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, _, err := parse("f", out, noEnv, nil)
+		got, _, err := parse("f", out, noEnv, Over{})
 		if err != nil || string(got.Show()) != string(want.Show()) {
 			t.Fatalf("%q became %q: %v", text, out, err)
 		}

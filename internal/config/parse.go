@@ -49,13 +49,20 @@ func Find(flag string, getenv Env, exists func(string) bool) (string, bool) {
 
 // Load reads the file at path, or the built-in default if path is empty. Warnings
 // name settings that work but hardly do what is wanted.
-func Load(path string, getenv Env) (*Config, []string, error) { return LoadTuned(path, getenv, nil) }
+func Load(path string, getenv Env) (*Config, []string, error) {
+	return LoadOver(path, getenv, Over{})
+}
 
-// LoadTuned is Load with values over those of the file, by their full dotted paths, for
-// keys that may be changed while Warmwire runs.
-func LoadTuned(path string, getenv Env, tuned map[string]string) (*Config, []string, error) {
+// An Over is what stands over the file while Warmwire runs.
+type Over struct {
+	Patch Patch             // of what the file says
+	Tuned map[string]string // by full dotted path, for keys that may be changed so; over Patch
+}
+
+// LoadOver is Load with what stands over the file.
+func LoadOver(path string, getenv Env, over Over) (*Config, []string, error) {
 	if path == "" {
-		return parse("default", nil, getenv, tuned)
+		return parse("default", nil, getenv, over)
 	}
 	info, err := os.Stat(path)
 	if err != nil {
@@ -73,7 +80,7 @@ func LoadTuned(path string, getenv Env, tuned map[string]string) (*Config, []str
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	return parse(path, data, getenv, tuned)
+	return parse(path, data, getenv, over)
 }
 
 // A problem is one thing that is wrong, and where.
@@ -107,13 +114,13 @@ type value struct {
 
 // Parse reads data; name stands for it in messages.
 func Parse(name string, data []byte, getenv Env) (*Config, []string, error) {
-	return parse(name, data, getenv, nil)
+	return parse(name, data, getenv, Over{})
 }
 
-func parse(name string, data []byte, getenv Env, tuned map[string]string) (*Config, []string, error) {
+func parse(name string, data []byte, getenv Env, over Over) (*Config, []string, error) {
 	p := &parser{name: name, getenv: getenv, said: make(map[problem]bool), values: make(map[string]value), names: make(map[string][]string)}
-	p.read(data)
-	p.tune(tuned)
+	p.read(data, over.Patch)
+	p.tune(over.Tuned)
 	if len(p.problems) > 0 {
 		return nil, nil, p.failure()
 	}
@@ -176,8 +183,8 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:maxShown], "") + "…"
 }
 
-// read fills values from the YAML document.
-func (p *parser) read(data []byte) {
+// read fills values from the YAML document, patched.
+func (p *parser) read(data []byte, patch Patch) {
 	switch {
 	case len(data) > maxFileBytes:
 		p.addf(0, "", "the file is larger than 1 MiB")
@@ -191,8 +198,9 @@ func (p *parser) read(data []byte) {
 	if err := dec.Decode(&doc); err != nil {
 		if !errors.Is(err, io.EOF) { // an empty file is the default
 			p.addf(0, "", "not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+			return
 		}
-		return
+		doc = yaml.Node{Content: []*yaml.Node{{Kind: yaml.ScalarNode, Tag: "!!null"}}}
 	}
 	var second yaml.Node
 	if err := dec.Decode(&second); !errors.Is(err, io.EOF) {
@@ -207,7 +215,10 @@ func (p *parser) read(data []byte) {
 		p.addf(root.Line, "", "anchors and aliases are not used here")
 		return
 	}
-	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
+	if !patch.Empty() && (isNull(root) || root.Kind == yaml.MappingNode) {
+		p.applyPatch(root, patch)
+	}
+	if isNull(root) {
 		return
 	}
 	p.walk(root, "", "", topKeys)

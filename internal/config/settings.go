@@ -43,6 +43,11 @@ func Settings() (all []Setting) {
 var reopening = []string{"timeouts.connect", "timeouts.tls_handshake", "timeouts.request_write", "timeouts.response_header", "pool.", "buffer.stream_limit",
 	"websocket_http2", "protocols", "congestion_control"}
 
+// Reopens says whether a change of an upstream's key opens its connections anew.
+func Reopens(key string) bool {
+	return tunable(reopening, key) || key == "url" || strings.HasPrefix(key, "tls.")
+}
+
 // Values are the settings in force by their full path, as they would stand in the file.
 func (c *Config) Values() map[string]string {
 	var all map[string]any

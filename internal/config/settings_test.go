@@ -13,7 +13,7 @@ import (
 // file: nothing changes, so that whoever changed one can undo it.
 func TestSettingsCanBePutBack(t *testing.T) {
 	file := []byte("defaults: {retry: {budget: 0.3}}\nupstreams: {mine: {url: 'https://a.test', protocols: [h2], heartbeat: {mode: \"off\"}}}\n")
-	cfg, _, err := parse("f", file, noEnv, nil)
+	cfg, _, err := parse("f", file, noEnv, Over{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestSettingsCanBePutBack(t *testing.T) {
 		if strings.HasPrefix(path, "upstreams.") && !strings.HasPrefix(path, "upstreams.mine.") {
 			continue // the keys are the same
 		}
-		again, _, err := parse("f", file, noEnv, map[string]string{path: value})
+		again, _, err := parse("f", file, noEnv, Over{Tuned: map[string]string{path: value}})
 		if err != nil {
 			t.Errorf("%s=%s: %v", path, value, err)
 			continue
@@ -43,7 +43,7 @@ func TestSettingsCanBePutBack(t *testing.T) {
 			t.Errorf("%s=%s changes %v", path, value, cfg.Changed(again))
 		}
 	}
-	other, _, err := parse("f", file, noEnv, map[string]string{"defaults.retry.budget": "0.1", "upstreams.mine.retry.budget": "0.2"})
+	other, _, err := parse("f", file, noEnv, Over{Tuned: map[string]string{"defaults.retry.budget": "0.1", "upstreams.mine.retry.budget": "0.2"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
@@ -218,34 +219,34 @@ func (p *parser) tokens(t *Tenant, at func(string) value) {
 	}
 }
 
-func (t Tenant) show() map[string]any {
+func (t Tenant) show(conceal func(string) string) map[string]any {
 	keys := make(map[string]string, len(t.Keys))
-	for name := range t.Keys {
-		keys[name] = hidden
+	for name, key := range t.Keys {
+		keys[name] = conceal(cmp.Or(key, hidden))
 	}
 	tokens := []string{}
-	if len(t.Tokens) > 0 || t.masked {
+	for _, token := range t.Tokens {
+		tokens = append(tokens, conceal(hex.EncodeToString(token[:])))
+	}
+	if t.masked {
 		tokens = append(tokens, hidden)
 	}
+	tokens = slices.Compact(tokens)
 	return map[string]any{"tokens": tokens, "uids": t.UIDs, "gids": t.GIDs, "claims": t.Claims, "roles": t.Roles,
 		"priority": t.Priority, "weight": t.Weight, "keys": keys, "quota": map[string]any{"requests": t.Quota.Requests,
 			"output_tokens": t.Quota.OutputTokens, "streams": t.Quota.Streams, "upload": t.Quota.Upload.String()}}
 }
 
 // showTenants puts the sections of tenants into what is shown.
-func (c *Config) showTenants(out map[string]any) {
+func (c *Config) showTenants(out map[string]any, conceal func(string) string) {
 	tenants, roles := make(map[string]any), make(map[string]any)
 	for _, t := range c.Tenants {
-		tenants[t.Name] = t.show()
+		tenants[t.Name] = t.show(conceal)
 	}
 	for _, r := range c.Roles {
 		roles[r.Name] = map[string]any{"upstreams": r.Upstreams, "methods": r.Methods, "paths": r.Paths, "deny_paths": r.DenyPaths}
 	}
 	j := c.JWT
-	secret := ""
-	if j.Secret != "" {
-		secret = hidden
-	}
-	maps.Copy(out, map[string]any{"tenants": tenants, "roles": roles, "jwt": map[string]any{"issuer": j.Issuer, "audience": j.Audience, "secret": secret,
+	maps.Copy(out, map[string]any{"tenants": tenants, "roles": roles, "jwt": map[string]any{"issuer": j.Issuer, "audience": j.Audience, "secret": conceal(j.Secret),
 		"keys_file": j.KeysFile, "keys_url": j.KeysURL, "ca_file": j.CAFile, "skew": j.Skew.String(), "refresh": j.Refresh.String()}})
 }

@@ -102,7 +102,7 @@ func TestTenantsAreShownWithoutSecretsAndTuned(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := "tenants: {a: {token_files: [" + tokens + "], roles: [r], keys: {openai: s3cret}}, b: {tokens: [s3cret-s3cret-other], roles: [r]}}\nroles: {r: {upstreams: ['*']}}\n"
-	cfg, _, err := parse("f", []byte(file), noEnv, map[string]string{"tenants.a.quota.requests": "7", "tenants.b.priority": "batch"})
+	cfg, _, err := parse("f", []byte(file), noEnv, Over{Tuned: map[string]string{"tenants.a.quota.requests": "7", "tenants.b.priority": "batch"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestTenantsAreShownWithoutSecretsAndTuned(t *testing.T) {
 		t.Errorf("what is shown does not load: %v\n%s", err, shown)
 	}
 	for _, path := range []string{"tenants.a.roles", "tenants.a.tokens", "tenants.c.weight"} {
-		if _, _, err := parse("f", []byte(file), noEnv, map[string]string{path: "[x]"}); err == nil {
+		if _, _, err := parse("f", []byte(file), noEnv, Over{Tuned: map[string]string{path: "[x]"}}); err == nil {
 			t.Errorf("%s can be tuned", path)
 		}
 	}

@@ -10,10 +10,10 @@ import (
 
 func TestTunedValuesStandOverTheFile(t *testing.T) {
 	file := []byte("defaults: {retry: {budget: 0.3}, buffer: {stall_timeout: 1m}}\nupstreams: {mine: {url: 'https://a.test'}}\n")
-	cfg, _, err := parse("f", file, noEnv, map[string]string{
+	cfg, _, err := parse("f", file, noEnv, Over{Tuned: map[string]string{
 		"defaults.retry.budget": "0.1", "upstreams.openai.retry.budget": "0.4", "upstreams.mine.retry.statuses": "[429, 503]",
 		"limits.memory": "64MiB", "log.level": "debug",
-	})
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestWhatCannotBeTuned(t *testing.T) {
 		"upstreams.openai.buffer.policy": {"&a spool", "anchors and aliases are not used here"},
 	} {
 		t.Run(path, func(t *testing.T) {
-			if _, _, err := parse("f", nil, noEnv, map[string]string{path: tt.value}); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if _, _, err := parse("f", nil, noEnv, Over{Tuned: map[string]string{path: tt.value}}); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v, want %s", err, tt.want)
 			}
 		})

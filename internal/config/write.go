@@ -130,17 +130,20 @@ func (n Size) orAuto() string {
 
 // Show returns c as YAML, with secrets as ****.
 func (c *Config) Show() []byte {
-	mask := func(s string) string {
-		if s == "" {
-			return ""
-		}
-		return hidden
+	out, err := yaml.Marshal(c.show(masked))
+	if err != nil {
+		panic(fmt.Sprintf("config: internal error: %v", err)) // plain maps and strings
 	}
+	return bytes.ReplaceAll(out, []byte("$"), []byte("$$"))
+}
+
+// show is c as the file could have it, with what conceal makes of secrets.
+func (c *Config) show(conceal func(string) string) map[string]any {
 	ups := make(map[string]any, len(c.Upstreams))
 	for _, u := range c.Upstreams {
 		headers := make(map[string]string, len(u.Headers))
-		for name := range u.Headers {
-			headers[name] = hidden
+		for name, value := range u.Headers {
+			headers[name] = conceal(cmp.Or(value, hidden))
 		}
 		ups[u.Name] = map[string]any{
 			"url": u.URL.String(), "endpoints": showEndpoints(u.Endpoints), "routing": u.Routing.show(), "dialect": u.Dialect, "congestion_control": u.CongestionControl, "qlog_dir": u.QlogDir, "protocols": u.Protocols, "headers": map[string]any{"set": headers},
@@ -160,17 +163,17 @@ func (c *Config) Show() []byte {
 		}
 	}
 	parent := c.ParentProxy
-	if u, err := url.Parse(parent); err == nil && u.User != nil {
+	if u, err := url.Parse(parent); err == nil && u.User != nil && conceal(u.User.String()) != u.User.String() {
 		u.User = url.User("hidden")
 		parent = u.String()
 	}
 	all := map[string]any{
-		"listen": map[string]any{"addresses": c.Listen.Addresses, "token": mask(c.Listen.Token), "allow_hosts": c.Listen.AllowHosts,
+		"listen": map[string]any{"addresses": c.Listen.Addresses, "token": conceal(c.Listen.Token), "allow_hosts": c.Listen.AllowHosts,
 			"allow_origins": c.Listen.AllowOrigins, "allow_uids": c.Listen.AllowUIDs, "via": c.Listen.Via, "server_timing": c.Listen.ServerTiming},
 		"admin":   map[string]any{"address": c.Admin.Address, "token_file": c.Admin.TokenFile},
 		"forward": map[string]any{"default": c.Forward.Default, "deny": c.Forward.Deny}, "parent_proxy": parent,
 		"intercept": map[string]any{"hosts": c.Intercept.Hosts, "blind": c.Intercept.Blind}, "no_proxy": c.NoProxy,
-		"dns": c.DNS.show(), "tls": map[string]any{"session_file": cmp.Or(c.TLS.SessionFile, "none"), "session_key": mask(c.TLS.SessionKey)},
+		"dns": c.DNS.show(), "tls": map[string]any{"session_file": cmp.Or(c.TLS.SessionFile, "none"), "session_key": conceal(c.TLS.SessionKey)},
 		"state_dir": c.StateDir, "spool_dir": c.SpoolDir,
 		"limits": map[string]any{"memory": c.Limits.Memory.orAuto(), "connections": c.Limits.Connections, "header": c.Limits.Header.String(), "body": c.Limits.Body.String(),
 			"procs": c.Limits.Procs},
@@ -180,12 +183,8 @@ func (c *Config) Show() []byte {
 		"defaults":  map[string]any{"timeouts": c.DefaultTimeouts.show(), "buffer": c.DefaultBuffer.show()},
 		"upstreams": ups,
 	}
-	c.showTenants(all)
-	out, err := yaml.Marshal(all)
-	if err != nil {
-		panic(fmt.Sprintf("config: internal error: %v", err)) // plain maps and strings
-	}
-	return bytes.ReplaceAll(out, []byte("$"), []byte("$$"))
+	c.showTenants(all, conceal)
+	return all
 }
 
 func (t Timeouts) show() map[string]string {
@@ -353,7 +352,7 @@ variable (a missing one is an error, and an empty one in listen.token and header
 
 ` + "`warmwire config check`" + ` reports all problems with file, line and key; ` + "`config default`" + ` prints this reference as a file, ` +
 	"`config schema`" + ` a JSON Schema for editors, ` + "`config show`" + ` what applies, secrets masked. SIGHUP reads the file again: a bad one changes
-nothing; listeners, ` + "`limits` and `admin`" + ` keep their values until a restart.
+nothing; listeners, ` + "`limits` and `admin`" + ` keep their values until a restart. [admin-api.md](admin-api.md): how to change it while Warmwire runs.
 
 ## Process
 

@@ -295,7 +295,7 @@ func (s *Sidecar) Reload() error {
 	}
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
-	err := s.reloadLocked(s.tuned)
+	err := s.reloadLocked(s.over)
 	if err != nil {
 		s.updateAccess(s.shown.Load().Config) // whoever rotates logs does not know of the file's fault
 	}
@@ -309,26 +309,12 @@ func (s *Sidecar) Reload() error {
 func (s *Sidecar) Tune(changes map[string]string) error {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
-	return s.reloadLocked(over(s.tuned, changes))
+	return s.reloadLocked(s.over.Tune(changes))
 }
 
-// over puts changes over what is tuned; "" takes the file's value back.
-func over(old, changes map[string]string) map[string]string {
-	tuned := make(map[string]string, len(old)+len(changes))
-	maps.Copy(tuned, old)
-	for path, text := range changes {
-		if text == "" {
-			delete(tuned, path)
-		} else {
-			tuned[path] = text
-		}
-	}
-	return tuned
-}
-
-// reloadLocked builds everything anew from the file and the values over it.
-func (s *Sidecar) reloadLocked(tuned map[string]string) error {
-	cfg, warnings, err := s.opt.Load(tuned)
+// reloadLocked builds everything anew from the file and what stands over it.
+func (s *Sidecar) reloadLocked(over config.Over) error {
+	cfg, warnings, err := s.opt.Load(over)
 	if err != nil {
 		return err
 	}
@@ -357,16 +343,19 @@ func (s *Sidecar) reloadLocked(tuned map[string]string) error {
 			b.transport.Retire() // those in use close when their streams end
 		}
 	}
-	for _, w := range append(warnings, fixedUntilRestart(s.cfg, cfg)...) {
+	for _, name := range fixedUntilRestart(s.cfg, cfg) {
+		warnings = append(warnings, name+" has changed: restart for it to take effect")
+	}
+	for _, w := range warnings {
 		s.log.Warn("configuration", "warning", w)
 	}
 	s.setLimits(cfg, ups, s.upstreams)
-	s.cfg, s.upstreams, s.tuned = cfg, ups, tuned
+	s.cfg, s.upstreams, s.over = cfg, ups, over
 	s.names.Keep(KeptNames(cfg))
 	if err := keepWarm(cfg, ups); err != nil {
 		s.log.Warn("configuration", "warning", err.Error())
 	}
-	s.shown.Store(&shown{cfg, ups, who.book, tuned})
+	s.shown.Store(&shown{cfg, ups, who.book, over})
 	s.useCallers(who, cfg)
 	s.useCollector(where, cfg)
 	s.setRoutes(cfg, ups)
@@ -378,7 +367,7 @@ func (s *Sidecar) reloadLocked(tuned map[string]string) error {
 	s.memory.SetLimit(memoryLimit(cfg))
 	s.limitHeap(cfg)
 	s.updateAccess(cfg)
-	s.log.Info("configuration reloaded", "upstreams", len(cfg.Upstreams), "tuned", len(tuned))
+	s.log.Info("configuration reloaded", "upstreams", len(cfg.Upstreams), "tuned", len(over.Tuned), "patched", len(over.Patch.Paths()))
 	return nil
 }
 
@@ -390,9 +379,10 @@ func fixedUntilRestart(old, now *config.Config) []string {
 		"listen.address": !slices.Equal(old.Listen.Addresses, now.Listen.Addresses), "admin": old.Admin != now.Admin,
 		"limits.connections": old.Limits.Connections != now.Limits.Connections, "limits.header": old.Limits.Header != now.Limits.Header,
 		"dns": !reflect.DeepEqual(old.DNS, now.DNS), "tls.session_file": old.TLS != now.TLS, "limits.procs": old.Limits.Procs != now.Limits.Procs, "intercept": !reflect.DeepEqual(old.Intercepted(), now.Intercepted()), "log.format": old.Log.Format != now.Log.Format,
+		"state_dir": old.StateDir != now.StateDir,
 	} {
 		if changed {
-			out = append(out, name+" has changed: restart for it to take effect")
+			out = append(out, name)
 		}
 	}
 	slices.Sort(out)

@@ -177,7 +177,7 @@ func (s *Sidecar) buildAdmin(cfg *config.Config) error {
 	}
 	ac := admin.Config{
 		Ready: s.ready, Metrics: s.metrics.Handler(), Status: func() any { return s.status() }, Streams: s.streams, Quit: s.Quit, FlushDNS: s.names.Flush, FlushTLS: s.flushSessions, ClearIntercept: s.ingress.ClearExceptions,
-		AllowHosts: cfg.Listen.AllowHosts, Remote: !isLoopbackListener(s.adminLn.Addr()),
+		AllowHosts: cfg.Listen.AllowHosts, Remote: s.adminRemote(),
 		TrustPeer: func(r *http.Request) bool {
 			info, err := peer.Look(http1.Conn(r.Context()))
 			return err == nil && info.Seen && s.adminLn.Addr().Network() == "unix" && int(info.UID) == os.Getuid()
@@ -186,8 +186,9 @@ func (s *Sidecar) buildAdmin(cfg *config.Config) error {
 	ac.Flight = s.flight
 	ac.SlowRequests, ac.InterruptedRequests = s.slowRequests, s.interruptedRequests
 	ac.Upgrade = s.opt.Upgrade
+	ac.Configuration = s.configuration
 	if s.opt.Load != nil {
-		ac.Reload, ac.Tune = s.Reload, s.Tune
+		ac.Reload, ac.Tune, ac.Patch = s.Reload, s.Tune, s.Patch
 		ac.Settings, ac.Preview = func() any { return s.settings() }, func(changes map[string]string) (any, error) { return s.preview(changes) }
 	}
 	if cfg.Admin.TokenFile != "none" {

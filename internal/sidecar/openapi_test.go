@@ -8,10 +8,12 @@ import (
 	"encoding"
 	"encoding/json"
 	"flag"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +63,10 @@ func calls() []call {
 			query: map[string]string{"by": "duration, first_token or late (what the network, a hop and the app took)"}},
 		{method: "get", path: "/v1/requests/interrupted", summary: "The last requests that broke off, the newest first; 32 at most.", answer: answers["/v1/requests/interrupted"], errors: []string{"501"}},
 		{method: "get", path: "/v1/settings", summary: "What POST /v1/tune takes, and the values in force.", answer: answers["/v1/settings"], errors: []string{"501"}},
+		{method: "get", path: "/v1/config", summary: "The configuration in force as the file could have it, secrets masked; its ETag serves If-Match.", answer: map[string]any{}, errors: []string{"501"}},
+		{method: "patch", path: "/v1/config", summary: "Changes the configuration by a JSON Merge Patch (RFC 7396), as if it stood in the file: all or nothing. null takes the default back; a secret that comes back masked is kept. What takes effect at a start only is refused without save. What is not saved lasts until the process ends. If-Match takes the ETag.",
+			answer: answers["/v1/config"], errors: []string{"400", "408", "412", "413", "422", "501"},
+			query: map[string]string{"dry_run": "true: only say what it would do", "save": "true: write it into the file too, whose comments stay", "replace": "true: in place of all patches before that were not saved"}},
 		{method: "get", path: "/v1/openapi.json", summary: "This document.", answer: map[string]any{}},
 		{method: "post", path: "/v1/dns/flush", summary: "Forgets what DNS said.", answer: flushed{}, errors: []string{"501"}, query: map[string]string{"name": "one host; all names without it"}},
 		{method: "post", path: "/v1/tls/flush", summary: "Forgets TLS sessions.", answer: struct {
@@ -96,7 +102,7 @@ func document() object {
 		return object{"description": what, "content": object{"application/json": object{"schema": object{"$ref": "#/components/schemas/Error"}}}}
 	}
 	texts := map[string]string{"400": "the query is wrong", "401": "the token is missing or wrong", "403": "a web page asks, or a token is needed and none is configured",
-		"404": "there is none of this number any more", "415": "a change whose body does not say that it is JSON", "422": "refused; the message says why, and nothing has changed", "501": "this process has no such thing", "503": "not now; the message says why"}
+		"404": "there is none of this number any more", "408": "the body did not come", "412": "the configuration is another than If-Match says", "413": "the body is too large", "415": "a change whose body does not say that it is JSON", "422": "refused; the message says why, and nothing has changed", "501": "this process has no such thing", "503": "not now; the message says why"}
 	paths := object{}
 	for _, c := range calls() {
 		ok := object{"description": "done", "content": object{"text/plain": object{"schema": object{"type": "string"}}}}
@@ -117,7 +123,10 @@ func document() object {
 		answers := object{status: ok}
 		codes := append([]string{"401", "403"}, c.errors...)
 		op := object{"summary": c.summary, "responses": answers, "operationId": strings.Trim(strings.NewReplacer("/v1/", "", "/", "-", ".", "-").Replace(c.path), "-") + "-" + c.method}
-		if c.method == "post" {
+		if c.method == "patch" {
+			op["requestBody"] = object{"required": true, "content": object{"application/merge-patch+json": object{"schema": object{"type": "object"}}, "application/json": object{"schema": object{"type": "object"}}}}
+		}
+		if c.method != "get" {
 			codes = append(codes, "415")
 			op["security"] = []object{{"token": []string{}}}
 		}
@@ -125,7 +134,8 @@ func document() object {
 			answers[code] = refusal(texts[code])
 		}
 		var params []object
-		for name, what := range c.query {
+		for _, name := range slices.Sorted(maps.Keys(c.query)) {
+			what := c.query[name]
 			p := object{"name": name, "in": "query", "description": what, "schema": object{"type": "string"}}
 			if name == "*" {
 				p["name"], p["style"], p["explode"], p["required"] = "settings", "form", true, true
@@ -136,12 +146,15 @@ func document() object {
 		if params != nil {
 			op["parameters"] = params
 		}
-		paths[c.path] = object{c.method: op}
+		if paths[c.path] == nil {
+			paths[c.path] = object{}
+		}
+		paths[c.path].(object)[c.method] = op
 	}
 	return object{
 		"openapi": "3.1.0",
 		"info": object{"title": "Warmwire admin listener", "version": "1", "license": object{"name": "Apache-2.0", "identifier": "Apache-2.0"},
-			"description": "Reads are open on loopback; changes need the token of admin.token_file, or the Unix socket. A change takes no body, or {} with Content-Type: application/json. Beyond loopback all but /healthz and /readyz need the token."},
+			"description": "Reads are open on loopback; changes need the token of admin.token_file, or the Unix socket. A change by POST takes no body, or {} with Content-Type: application/json. Beyond loopback all but /healthz and /readyz need the token."},
 		"servers": []object{{"url": "http://127.0.0.1:8485"}},
 		"paths":   paths,
 		"components": object{"schemas": schemas, "securitySchemes": object{
@@ -255,6 +268,11 @@ func TestOpenAPI(t *testing.T) {
 		status, body := http.StatusOK, ""
 		if c.method == "get" {
 			body = r.get(c.path)
+		} else if c.method == "patch" {
+			var h http.Header
+			if status, body, h = r.patch("", `{"log": {"level": "warn"}}`, nil); h.Get("ETag") == "" {
+				t.Error("no ETag")
+			}
 		} else {
 			query := ""
 			for name := range c.query {

@@ -68,14 +68,14 @@ func startIn(t testing.TB, state, upstream, more string) *rig {
 	t.Helper()
 	r := &rig{t: t, log: new(syncBuffer), file: t.TempDir() + "/warmwire.yaml", state: state, done: make(chan error, 1)}
 	r.write(upstream, more)
-	load := func(tuned map[string]string) (*config.Config, []string, error) {
-		return config.LoadTuned(r.file, os.LookupEnv, tuned)
+	load := func(over config.Over) (*config.Config, []string, error) {
+		return config.LoadOver(r.file, os.LookupEnv, over)
 	}
-	cfg, _, err := load(nil)
+	cfg, _, err := load(config.Over{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.s, err = sidecar.New(cfg, sidecar.Options{Version: "test", LogTo: r.log, Load: load, Upgrade: func(context.Context) error { return nil }})
+	r.s, err = sidecar.New(cfg, sidecar.Options{Version: "test", LogTo: r.log, Load: load, EditFile: r.edit, Upgrade: func(context.Context) error { return nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,6 +85,18 @@ func startIn(t testing.TB, state, upstream, more string) *rig {
 	go func() { r.done <- r.s.Run(ctx) }()
 	t.Cleanup(r.stop)
 	return r
+}
+
+// edit changes it.
+func (r *rig) edit(change func([]byte, config.Env) ([]byte, error)) error {
+	text, err := os.ReadFile(r.file)
+	if err != nil {
+		return err
+	}
+	if text, err = change(text, os.LookupEnv); err != nil || text == nil {
+		return err
+	}
+	return os.WriteFile(r.file, text, 0o600)
 }
 
 // write makes the configuration file.

@@ -18,7 +18,7 @@ type settingsStatus struct {
 
 func (s *Sidecar) settings() settingsStatus {
 	now := s.shown.Load()
-	tuned := now.tuned
+	tuned := now.over.Tuned
 	if tuned == nil {
 		tuned = map[string]string{}
 	}
@@ -42,27 +42,32 @@ type changeStatus struct {
 // Tune would: what was edited meanwhile takes effect with it, and is listed.
 func (s *Sidecar) preview(changes map[string]string) (previewStatus, error) {
 	now := s.shown.Load()
-	next, _, err := s.opt.Load(over(now.tuned, changes))
+	next, _, err := s.opt.Load(now.over.Tune(changes))
 	if err != nil {
 		return previewStatus{}, err
 	}
 	before, after := now.Values(), next.Values()
-	reopening := map[string]bool{}
-	for _, set := range config.Settings() {
-		reopening[set.Key] = set.Reopens
+	var list []config.Change
+	for _, key := range now.Changed(next) {
+		list = append(list, config.Change{Key: key, From: before[key], To: after[key]})
 	}
+	return s.touched(list), nil
+}
+
+// touched says what changes mean for what is open and runs.
+func (s *Sidecar) touched(list []config.Change) previewStatus {
 	p := previewStatus{Changes: []changeStatus{}, Reopens: []string{}}
 	touched, all := map[string]bool{}, false
-	for _, key := range now.Changed(next) {
-		p.Changes = append(p.Changes, changeStatus{key, before[key], after[key]})
-		rest, ofUpstream := strings.CutPrefix(key, "upstreams.")
+	for _, c := range list {
+		p.Changes = append(p.Changes, changeStatus(c))
+		rest, ofUpstream := strings.CutPrefix(c.Key, "upstreams.")
 		if !ofUpstream {
 			all = true
 			continue
 		}
 		name, rel, _ := strings.Cut(rest, ".")
 		touched[name] = true
-		if reopening[rel] && !slices.Contains(p.Reopens, name) {
+		if rel != "" && config.Reopens(rel) && !slices.Contains(p.Reopens, name) {
 			p.Reopens = append(p.Reopens, name)
 		}
 	}
@@ -71,5 +76,5 @@ func (s *Sidecar) preview(changes map[string]string) (previewStatus, error) {
 			p.Running++
 		}
 	}
-	return p, nil
+	return p
 }

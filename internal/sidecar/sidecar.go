@@ -4,6 +4,7 @@ package sidecar
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -39,9 +40,12 @@ type Options struct {
 	Version   string
 	LogTo     io.Writer // nil = discarded
 	Quiet     bool      // only warnings and errors, whatever log.level says
-	// Load reads the configuration again, with values over those of the file (see
-	// [config.LoadTuned]); nil: it can be neither reloaded nor tuned.
-	Load func(tuned map[string]string) (*config.Config, []string, error)
+	// Load reads the configuration again, with what stands over the file (see
+	// [config.LoadOver]); nil: it can be neither reloaded nor tuned nor patched.
+	Load func(config.Over) (*config.Config, []string, error)
+	// EditFile changes the text of the file to what change makes of it, whole or not at
+	// all; nil from change leaves it as it is. nil = there is no file to write.
+	EditFile func(change func(text []byte, getenv config.Env) ([]byte, error)) error
 	// Sockets are those that the process was started with; nil = none. Those that New
 	// does not need are closed.
 	Sockets *activation.Sockets
@@ -94,6 +98,7 @@ type Sidecar struct {
 	draining atomic.Bool
 	quit     chan struct{} // closed by the admin's quit
 	quitOnce sync.Once
+	tagKey   []byte // of the configuration's entity tag
 
 	handing    sync.Mutex    // held by HandOver
 	handedOver chan struct{} // closed once a successor serves
@@ -103,7 +108,7 @@ type Sidecar struct {
 	upstreams map[string]*built // by name
 	collector *collector        // nil = none
 	callers   callers
-	tuned     map[string]string // values over those of the file; never changed in place
+	over      config.Over // what stands over the file; never changed in place
 
 	shown atomic.Pointer[shown]     // what status shows
 	quic  atomic.Pointer[quicState] // nil while no upstream may use HTTP/3
@@ -114,12 +119,12 @@ type shown struct {
 	*config.Config
 	upstreams map[string]*built
 	book      *tenant.Book // nil = there are no tenants
-	tuned     map[string]string
+	over      config.Over
 }
 
 // New builds everything and binds the listeners; nothing runs yet.
 func New(cfg *config.Config, opt Options) (*Sidecar, error) {
-	s := &Sidecar{opt: opt, level: new(slog.LevelVar), started: time.Now(), quit: make(chan struct{}), rerouted: make(chan struct{}, 1), handedOver: make(chan struct{}), targets: new(targets)}
+	s := &Sidecar{opt: opt, level: new(slog.LevelVar), started: time.Now(), quit: make(chan struct{}), tagKey: []byte(rand.Text()), rerouted: make(chan struct{}, 1), handedOver: make(chan struct{}), targets: new(targets)}
 	s.opt.LogTo = oneAtATime(opt.LogTo) // the log and the access log share it
 	s.log = slog.New(newLogHandler(s.opt, cfg, s.level))
 	s.setLogLevel(cfg)
@@ -209,7 +214,7 @@ func (s *Sidecar) build(cfg *config.Config) error {
 		return err
 	}
 	s.cfg, s.upstreams = cfg, ups
-	s.shown.Store(&shown{cfg, ups, who.book, s.tuned})
+	s.shown.Store(&shown{cfg, ups, who.book, s.over})
 	s.useCallers(who, cfg)
 	s.useCollector(where, cfg)
 	s.setRoutes(cfg, ups)

@@ -165,7 +165,7 @@ func span(d time.Duration) string {
 func (s *Sidecar) status() status {
 	st := status{
 		Version: s.opt.Version, Go: runtime.Version(), Started: s.started.UTC(), Uptime: time.Since(s.started).Round(time.Second).String(),
-		Ready: !s.draining.Load(), Draining: s.draining.Load(), Running: s.ingress.Running(), Memory: s.memoryStatus(), Tuned: s.shown.Load().tuned, DNS: s.dnsStatus(), TLS: s.tlsStatus(), Intercept: s.interceptStatus(),
+		Ready: !s.draining.Load(), Draining: s.draining.Load(), Running: s.ingress.Running(), Memory: s.memoryStatus(), Tuned: s.shown.Load().over.Tuned, DNS: s.dnsStatus(), TLS: s.tlsStatus(), Intercept: s.interceptStatus(),
 	}
 	st.Tenants, st.JWT = s.tenantStatus()
 	for _, ln := range s.listeners {

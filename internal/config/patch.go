@@ -1,0 +1,491 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/json/jsontext"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// ErrPatch is matched by errors of what is no JSON Merge Patch at all.
+var ErrPatch = errors.New("not a JSON Merge Patch")
+
+// maxPatchDepth is twice what the deepest key needs.
+const maxPatchDepth = 16
+
+// A Patch is a JSON Merge Patch (RFC 7396) of the file: objects are merged, null takes a
+// key away, everything else is put in whole. The zero value changes nothing. A Patch is
+// never changed in place.
+type Patch struct{ root patchNode }
+
+// A patchNode is one value of a patch: an object if fields is not nil.
+type patchNode struct {
+	fields map[string]patchNode
+	anew   bool // the object stands in place of what is there: it was null or no object before
+	remove bool
+	value  any // text, number, bool or list
+}
+
+// ParsePatch reads a patch. What it says of an error holds nothing of the values.
+func ParsePatch(text []byte) (Patch, error) {
+	dec := jsontext.NewDecoder(bytes.NewReader(text)) // refuses duplicate names and what is no UTF-8
+	n, err := readPatch(dec)
+	if err == nil {
+		if _, err = dec.ReadToken(); errors.Is(err, io.EOF) {
+			err = nil
+		} else if err == nil {
+			err = errors.New("there is more behind it")
+		}
+	}
+	if s, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		err = fmt.Errorf("at byte %d: %w", s.ByteOffset, why(s.Err))
+	} else if errors.Is(err, io.EOF) {
+		err = why(err)
+	}
+	if err == nil && n.fields == nil {
+		err = errors.New("it must be an object: {\"KEY\": VALUE}")
+	}
+	if err != nil {
+		return Patch{}, fmt.Errorf("%w: %w", ErrPatch, err)
+	}
+	return Patch{n}, nil
+}
+
+// why says what is wrong without what was read, which may be a secret.
+func why(err error) error {
+	switch {
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		return errors.New("a name stands twice in an object")
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return errors.New("it ends too early")
+	}
+	return errors.New("no JSON")
+}
+
+func readPatch(dec *jsontext.Decoder) (patchNode, error) {
+	if dec.StackDepth() > maxPatchDepth {
+		return patchNode{}, fmt.Errorf("it is deeper than %d", maxPatchDepth)
+	}
+	tok, err := dec.ReadToken()
+	if err != nil {
+		return patchNode{}, err
+	}
+	switch tok.Kind() {
+	case jsontext.KindNull:
+		return patchNode{remove: true}, nil
+	case jsontext.KindTrue, jsontext.KindFalse:
+		return patchNode{value: tok.Bool()}, nil
+	case jsontext.KindNumber:
+		return patchNode{value: json.Number(tok.String())}, nil
+	case jsontext.KindString:
+		return patchNode{value: tok.String()}, nil
+	case jsontext.KindBeginArray:
+		return readList(dec)
+	}
+	n := patchNode{fields: map[string]patchNode{}}
+	for dec.PeekKind() != jsontext.KindEndObject {
+		name, err := dec.ReadToken()
+		if err != nil {
+			return n, err
+		}
+		key := name.String() // before the next token takes its place
+		if n.fields[key], err = readPatch(dec); err != nil {
+			return n, err
+		}
+	}
+	_, err = dec.ReadToken()
+	return n, err
+}
+
+// readList reads a list, which is taken whole, with what is null in it (RFC 7396 §2).
+func readList(dec *jsontext.Decoder) (patchNode, error) {
+	list := []any{}
+	for dec.PeekKind() != jsontext.KindEndArray {
+		item, err := readPatch(dec)
+		if err != nil {
+			return patchNode{}, err
+		}
+		list = append(list, item.plain())
+	}
+	_, err := dec.ReadToken()
+	return patchNode{value: list}, err
+}
+
+// plain is the value that a node of a list is.
+func (n patchNode) plain() any {
+	if n.fields == nil {
+		return n.value
+	}
+	m := make(map[string]any, len(n.fields))
+	for name, f := range n.fields {
+		m[name] = f.plain()
+	}
+	return m
+}
+
+// Empty says whether p changes nothing, whatever the file.
+func (p Patch) Empty() bool { return len(p.root.fields) == 0 }
+
+// With is p and then q.
+func (p Patch) With(q Patch) Patch {
+	if p.Empty() {
+		return q
+	}
+	return Patch{p.root.with(q.root)}
+}
+
+func (n patchNode) with(q patchNode) patchNode {
+	if q.fields == nil {
+		return q
+	}
+	if n.fields == nil && (n.remove || n.value != nil) {
+		n.anew = true // q is an object where n had none
+	}
+	out := patchNode{fields: maps.Clone(n.fields), anew: n.anew || q.anew}
+	if out.fields == nil || q.anew {
+		out.fields = map[string]patchNode{}
+	}
+	for name, f := range q.fields {
+		old, there := out.fields[name]
+		switch {
+		case there:
+			out.fields[name] = old.with(f)
+		case out.anew && f.remove: // nothing is there to take away
+		default:
+			out.fields[name] = f
+		}
+	}
+	return out
+}
+
+// without leaves out what is as in shown already, and says whether anything is left.
+func (n patchNode) without(shown any) (patchNode, bool) {
+	if n.fields == nil {
+		return n, n.remove || !sameJSON(n.value, shown)
+	}
+	tree, isTree := shown.(map[string]any)
+	if !isTree && len(n.fields) == 0 {
+		return n, true
+	}
+	out := patchNode{fields: map[string]patchNode{}, anew: n.anew}
+	for name, f := range n.fields {
+		if left, any := f.without(tree[name]); any {
+			out.fields[name] = left
+		}
+	}
+	return out, len(out.fields) > 0
+}
+
+// Unlike is what p says otherwise than c: a secret that comes back as it is shown is no
+// change.
+func (p Patch) Unlike(c *Config) Patch {
+	n, left := p.root.without(c.tree(masked))
+	if !left {
+		return Patch{}
+	}
+	return Patch{n}
+}
+
+func sameJSON(a, b any) bool {
+	text, err := json.Marshal(a)
+	if err != nil {
+		return false
+	}
+	var plain any
+	return json.Unmarshal(text, &plain) == nil && reflect.DeepEqual(plain, b)
+}
+
+// Paths are the keys that p sets or takes away, dotted and sorted.
+func (p Patch) Paths() []string {
+	var out []string
+	p.root.walk(nil, func(parts []string, _ patchNode) { out = append(out, strings.Join(parts, ".")) })
+	return out
+}
+
+// walk visits all that is no object, and empty objects, in the order of their names.
+func (n patchNode) walk(parts []string, visit func(parts []string, n patchNode)) {
+	if len(n.fields) == 0 {
+		if len(parts) > 0 {
+			visit(parts, n)
+		}
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(n.fields)) {
+		n.fields[name].walk(append(slices.Clip(parts), name), visit)
+	}
+}
+
+// Drop is p less what is said at paths, below them or for all of what holds them.
+func (p Patch) Drop(paths []string) Patch {
+	n, left := p.root.drop("", paths)
+	if !left {
+		return Patch{}
+	}
+	return Patch{n}
+}
+
+func (n patchNode) drop(at string, paths []string) (patchNode, bool) {
+	for _, p := range paths {
+		if at != "" && (at == p || strings.HasPrefix(at, p+".")) {
+			return n, false
+		}
+	}
+	if len(n.fields) == 0 {
+		return n, true
+	}
+	out := patchNode{fields: map[string]patchNode{}, anew: n.anew}
+	for name, f := range n.fields {
+		if left, any := f.drop(join(at, name), paths); any {
+			out.fields[name] = left
+		}
+	}
+	return out, len(out.fields) > 0 || out.anew
+}
+
+// dropMasked is p less what is only the sign for a secret.
+func (n patchNode) dropMasked() (patchNode, bool) {
+	if len(n.fields) == 0 {
+		return n, !holdsMask(n.value)
+	}
+	out := patchNode{fields: map[string]patchNode{}, anew: n.anew}
+	for name, f := range n.fields {
+		if left, any := f.dropMasked(); any {
+			out.fields[name] = left
+		}
+	}
+	return out, len(out.fields) > 0
+}
+
+// Unmasked is p less the secrets that stand in it as they are shown.
+func (p Patch) Unmasked() Patch {
+	n, left := p.root.dropMasked()
+	if !left {
+		return Patch{}
+	}
+	return Patch{n}
+}
+
+func holdsMask(v any) bool {
+	switch v := v.(type) {
+	case string:
+		return strings.Contains(v, hidden) || strings.Contains(v, "//hidden@")
+	case []any:
+		return slices.ContainsFunc(v, holdsMask)
+	case map[string]any:
+		return slices.ContainsFunc(slices.Collect(maps.Values(v)), holdsMask)
+	}
+	return false
+}
+
+// Untunable are the keys of p that [Over.Tuned] would not take: where Warmwire listens,
+// whom it trusts and calls.
+func (p Patch) Untunable() (out []string) {
+	for _, path := range p.Paths() {
+		if !tunablePath(path) {
+			out = append(out, path)
+		}
+	}
+	return out
+}
+
+func tunablePath(path string) bool {
+	within := func(list []string, rel string) bool {
+		return slices.ContainsFunc(list, func(t string) bool {
+			return t == rel || strings.HasPrefix(rel, strings.TrimSuffix(t, ".")+".")
+		})
+	}
+	if rest, ok := strings.CutPrefix(path, "defaults."); ok {
+		return within(tunableUpstream, rest)
+	}
+	section, rest, _ := strings.Cut(path, ".")
+	_, rel, _ := strings.Cut(rest, ".")
+	switch section {
+	case "upstreams":
+		return within(tunableUpstream, rel)
+	case "tenants":
+		return within(tunableTenant, rel)
+	}
+	return within(tunableTop, path)
+}
+
+// applyPatch merges a patch into what the file says. Of a key that is taken away
+// there must be one.
+func (p *parser) applyPatch(root *yaml.Node, patch Patch) {
+	patch.root.walk(nil, func(parts []string, n patchNode) {
+		path := strings.Join(parts, ".")
+		switch {
+		case n.remove && !p.known(parts):
+			p.addf(0, path, "unknown key: `warmwire config default` lists all")
+		case holdsMask(n.value):
+			p.addf(0, path, "%s stands for a secret: write the secret itself, or leave the key out to keep it", hidden)
+		}
+	})
+	patch.root.mergeInto(root)
+}
+
+// known says whether there is a key, a section or a name at parts.
+func (p *parser) known(parts []string) bool {
+	keys, rel := topKeys, parts
+	switch named := nameSections[parts[0]]; {
+	case parts[0] == "defaults":
+		keys, rel = upstreamKeys, parts[1:]
+	case parts[0] == "upstreams" || named != nil:
+		if keys = named; named == nil {
+			keys = upstreamKeys
+		}
+		rel = parts[min(2, len(parts)):]
+	}
+	if len(rel) == 0 {
+		return true
+	}
+	for i := range rel {
+		k, section := find(keys, strings.Join(rel[:i+1], "."))
+		if k != nil {
+			return i == len(rel)-1 || slices.Contains([]kind{kMap, kShares, kWeights}, k.kind) && i == len(rel)-2
+		}
+		if !section {
+			return false
+		}
+	}
+	return true
+}
+
+// mergeInto is MergePatch of RFC 7396 §2 for a mapping.
+func (n patchNode) mergeInto(to *yaml.Node) {
+	if to.Kind != yaml.MappingNode || n.anew {
+		*to = yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+	}
+	for _, name := range slices.Sorted(maps.Keys(n.fields)) {
+		f, at := n.fields[name], slot(to, name)
+		switch {
+		case f.remove && at >= 0:
+			to.Content = slices.Delete(to.Content, at-1, at+1)
+			continue
+		case f.remove:
+			continue
+		case at < 0:
+			to.Content = append(to.Content, scalarNode(name), &yaml.Node{})
+			at = len(to.Content) - 1
+		}
+		if f.fields != nil {
+			f.mergeInto(to.Content[at])
+			continue
+		}
+		to.Content[at] = valueNode(f.value)
+	}
+}
+
+// slot is where the value of a key stands in a mapping, -1 for nowhere.
+func slot(mapping *yaml.Node, key string) int {
+	for i := 0; i+1 < len(mapping.Content); i += 2 {
+		if mapping.Content[i].Value == key {
+			return i + 1
+		}
+	}
+	return -1
+}
+
+func scalarNode(s string) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s, Style: yaml.DoubleQuotedStyle}
+}
+
+// valueNode is a value as the file would have it.
+func valueNode(v any) *yaml.Node {
+	switch v := v.(type) {
+	case string:
+		return scalarNode(v)
+	case json.Number:
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!float", Value: v.String()}
+	case bool, int, float64: // the last two of what was tuned
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: fmt.Sprint(v)}
+	case []any:
+		n := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
+		for _, item := range v {
+			n.Content = append(n.Content, valueNode(item))
+		}
+		return n
+	case map[string]any:
+		n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			n.Content = append(n.Content, scalarNode(name), valueNode(v[name]))
+		}
+		return n
+	}
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}
+}
+
+// With is o with a patch over all of it: what was tuned at the same keys goes.
+func (o Over) With(p Patch) Over {
+	out := Over{o.Patch, maps.Clone(o.Tuned)}
+	paths := p.Paths()
+	for _, path := range slices.Sorted(maps.Keys(o.Tuned)) {
+		for _, q := range paths {
+			switch {
+			case strings.HasPrefix(q, path+"."): // what else was tuned there stays
+				out.Patch = out.Patch.With(patchAt(strings.Split(path, "."), o.Tuned[path]))
+			case q == path || strings.HasPrefix(path, q+"."):
+			default:
+				continue
+			}
+			delete(out.Tuned, path)
+			break
+		}
+	}
+	out.Patch = out.Patch.With(p)
+	return out
+}
+
+// patchAt puts a value of [Over.Tuned] in place of what the file has.
+func patchAt(parts []string, text string) Patch {
+	var v any
+	if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+		panic(fmt.Sprintf("config: internal error: %v", err)) // it is in force
+	}
+	n := patchNode{value: v}
+	if m, ok := v.(map[string]any); ok {
+		n = patchNode{fields: map[string]patchNode{}, anew: true}
+		for name, item := range m {
+			n.fields[name] = patchNode{value: item}
+		}
+	}
+	for _, part := range slices.Backward(parts) {
+		n = patchNode{fields: map[string]patchNode{part: n}}
+	}
+	return Patch{n}
+}
+
+// Without is o without what it says at paths, or below them.
+func (o Over) Without(paths []string) Over {
+	out := Over{o.Patch.Drop(paths), maps.Clone(o.Tuned)}
+	maps.DeleteFunc(out.Tuned, func(path, _ string) bool {
+		return slices.ContainsFunc(paths, func(q string) bool { return q == path || strings.HasPrefix(path, q+".") })
+	})
+	return out
+}
+
+// Tune is o with values tuned; "" takes the file's value back.
+func (o Over) Tune(changes map[string]string) Over {
+	out := Over{o.Patch, maps.Clone(o.Tuned)}
+	if out.Tuned == nil {
+		out.Tuned = make(map[string]string, len(changes))
+	}
+	for path, text := range changes {
+		if text == "" {
+			delete(out.Tuned, path)
+			out.Patch = out.Patch.Drop([]string{path})
+		} else {
+			out.Tuned[path] = text
+		}
+	}
+	return out
+}

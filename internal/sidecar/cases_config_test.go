@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sidecar_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// patch changes the configuration of a running Warmwire.
+func (r *rig) patch(query, body string, fields http.Header) (status int, answer string, h http.Header) {
+	r.t.Helper()
+	token, err := os.ReadFile(r.state + "/admin.token")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req, err := http.NewRequest(http.MethodPatch, "http://"+r.admin+"/v1/config"+query, strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header = http.Header{"Authorization": {"Bearer " + strings.TrimSpace(string(token))}, "Content-Type": {"application/merge-patch+json"}}
+	for name, values := range fields {
+		req.Header[name] = values
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return resp.StatusCode, string(text), resp.Header
+}
+
+// at reads a value of the configuration in force.
+func (r *rig) at(keys ...string) any {
+	r.t.Helper()
+	var v any
+	if err := json.Unmarshal([]byte(r.get("/v1/config")), &v); err != nil {
+		r.t.Fatal(err)
+	}
+	for _, key := range keys {
+		m, _ := v.(map[string]any)
+		v = m[key]
+	}
+	return v
+}
+
+// TestPatchTheConfiguration changes what tune does not: an upstream comes, gets a key,
+// moves, and goes.
+func TestPatchTheConfiguration(t *testing.T) {
+	seen := make(chan string, 10)
+	server := func(name string) string {
+		api := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen <- name + " " + r.Header.Get("Authorization") }))
+		t.Cleanup(api.Close)
+		return api.URL
+	}
+	a, b := server("a"), server("b")
+	r := start(t, strings.TrimPrefix(a, "http://"), "")
+	for _, step := range []struct{ patch, want string }{
+		{`{"upstreams": {"new": {"url": "` + a + `"}}}`, "a "},
+		{`{"upstreams": {"new": {"headers": {"set": {"Authorization": "Bearer s3cret"}}}}}`, "a Bearer s3cret"},
+		{`{"upstreams": {"new": {"url": "` + b + `", "headers": {"set": {"Authorization": "****"}}}}}`, "b Bearer s3cret"},
+		{`{"upstreams": {"new": {"headers": null}}}`, "b "},
+	} {
+		status, body, _ := r.patch("", step.patch, nil)
+		if status != http.StatusOK || strings.Contains(body, "s3cret") || !strings.Contains(body, `"until": "this process ends`) {
+			t.Fatalf("%s: %d %s", step.patch, status, body)
+		}
+		if r.call("/new/x"); <-seen != step.want {
+			t.Errorf("%s is not in force", step.patch)
+		}
+	}
+	if status, body := r.post("/v1/reload"); status != http.StatusOK || r.at("upstreams", "new", "url") != b {
+		t.Errorf("a reload does not keep it: %d %s", status, body)
+	}
+	if status, body, _ := r.patch("", `{"upstreams": {"new": null}}`, nil); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	if status, _ := r.call("/new/x"); status != http.StatusNotFound {
+		t.Errorf("gone, but %d", status)
+	}
+	r.stop()
+	if strings.Contains(r.log.String(), "s3cret") {
+		t.Error("a secret is in the log")
+	}
+}
+
+func TestPatchIsAllOrNothing(t *testing.T) {
+	api, _ := answering(t, okAnswer)
+	r := start(t, api, "")
+	before := r.get("/v1/config")
+	file, _ := os.ReadFile(r.file)
+	for name, tt := range map[string]struct {
+		query, patch string
+		fields       http.Header
+		status       int
+		code, says   string
+	}{
+		"a wrong value beside a good one": {"", `{"log": {"level": "debug"}, "defaults": {"retry": {"budget": "much"}}}`, nil, 422, "patch_failed", "defaults.retry.budget"},
+		"an unknown key":                  {"", `{"log": {"levle": "debug"}}`, nil, 422, "patch_failed", "did you mean level?"},
+		"a masked secret elsewhere":       {"", `{"listen": {"token": "****"}}`, nil, 422, "patch_failed", "listen.token"},
+		"what cannot be built":            {"", `{"upstreams": {"up": {"tls": {"ca_file": "/no/such/file"}}}}`, nil, 422, "patch_failed", "/no/such/file"},
+		"what needs a start":              {"", `{"limits": {"connections": 7}, "log": {"level": "debug"}}`, nil, 422, "patch_failed", "limits.connections: takes effect at a start only"},
+		"twice":                           {"", `{"log": {}, "log": {}}`, nil, 400, "bad_patch", "twice"},
+		"no object":                       {"", `[]`, nil, 400, "bad_patch", "object"},
+		"nothing":                         {"", ``, nil, 400, "bad_patch", "early"},
+		"too deep":                        {"", strings.Repeat(`{"a":`, 40) + "1" + strings.Repeat("}", 40), nil, 400, "bad_patch", "deeper"},
+		"too large":                       {"", `{"log": "` + strings.Repeat("x", 256<<10) + `"}`, nil, 413, "body_too_large", "256 KiB"},
+		"another type":                    {"", `{}`, http.Header{"Content-Type": {"text/plain"}}, 415, "json_required", "merge-patch+json"},
+		"the other patch type":            {"", `[]`, http.Header{"Content-Type": {"application/json-patch+json"}}, 415, "json_required", "merge-patch+json"},
+		"no type":                         {"", `{}`, http.Header{"Content-Type": nil}, 415, "json_required", "merge-patch+json"},
+		"two types":                       {"", `{}`, http.Header{"Content-Type": {"application/json", "text/plain"}}, 415, "json_required", "merge-patch+json"},
+		"a foreign page":                  {"", `{}`, http.Header{"Origin": {"http://localhost.attacker.example"}}, 403, "origin_not_allowed", "another web page"},
+		"an opaque page":                  {"", `{}`, http.Header{"Origin": {"null"}}, 403, "origin_not_allowed", ""},
+		"a cross-site fetch":              {"", `{}`, http.Header{"Sec-Fetch-Site": {"cross-site"}}, 403, "cross_site_request", ""},
+		"no token":                        {"", `{}`, http.Header{"Authorization": nil}, 401, "token_required", ""},
+		"another configuration":           {"", `{"log": {"level": "debug"}}`, http.Header{"If-Match": {`"0123"`}}, 412, "precondition_failed", "get it again"},
+		"a weak tag":                      {"", `{"log": {"level": "debug"}}`, http.Header{"If-Match": {"W/" + r.tag()}}, 412, "precondition_failed", "get it again"},
+		"an unknown parameter":            {"?sav=true", `{"log": {"level": "debug"}}`, nil, 400, "bad_query", "save=true"},
+		"half a parameter":                {"?save=yes", `{"log": {"level": "debug"}}`, nil, 400, "bad_query", "save=true"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, body, _ := r.patch(tt.query, tt.patch, tt.fields)
+			if status != tt.status || !strings.Contains(body, `"`+tt.code+`"`) || !strings.Contains(body, tt.says) {
+				t.Errorf("%d %s, want %d %s %q", status, body, tt.status, tt.code, tt.says)
+			}
+			if now := r.get("/v1/config"); now != before {
+				t.Error("something has changed")
+			}
+		})
+	}
+	status, body, _ := r.patch("?dry_run=true", `{"limits": {"connections": 7}, "log": {"level": "debug"}}`, nil)
+	if status != http.StatusOK || !strings.Contains(body, `"restart": [
+    "limits.connections"
+  ]`) || !strings.Contains(body, `"from": "info"`) || r.get("/v1/config") != before {
+		t.Errorf("dry run: %d %s", status, body)
+	}
+	if now, _ := os.ReadFile(r.file); string(now) != string(file) {
+		t.Error("the file has changed")
+	}
+}
+
+func (r *rig) tag() string {
+	resp, err := http.Get("http://" + r.admin + "/v1/config")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	resp.Body.Close()
+	return resp.Header.Get("ETag")
+}
+
+// TestPatchIsSaved writes into the file, whose comments stay, or does nothing.
+func TestPatchIsSaved(t *testing.T) {
+	api, _ := answering(t, okAnswer)
+	r := start(t, api, "# of mine\nforward:\n  deny:\n    - a.test # why\n")
+	if status, body, _ := r.patch("", `{"drain": {"wait": "1s"}}`, nil); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	status, body, h := r.patch("?save=true", `{"log": {"level": "debug"}, "limits": {"connections": 77}}`, http.Header{"If-Match": {r.tag()}})
+	if status != http.StatusOK || !strings.Contains(body, `"saved": true`) || !strings.Contains(body, "limits.connections") || h.Get("ETag") != r.tag() {
+		t.Fatalf("%d %s", status, body)
+	}
+	text, _ := os.ReadFile(r.file)
+	if s := string(text); !strings.Contains(s, "- a.test # why") || !strings.Contains(s, "level: debug") || !strings.Contains(s, "connections: 77") || strings.Contains(s, "1s") {
+		t.Errorf("saved as\n%s", s)
+	}
+	if r.at("drain", "wait") != "1s" {
+		t.Error("what was not saved is lost")
+	}
+	status, body, _ = r.patch("?save=true", `{"forward": {"deny": ["b.test"]}, "log": {"level": "warn"}}`, nil)
+	if now, _ := os.ReadFile(r.file); status != 422 || !strings.Contains(body, "by hand") || string(now) != string(text) || r.at("log", "level") != "debug" {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, body, _ = r.patch("?replace=true", `{}`, nil); status != http.StatusOK || r.at("drain", "wait") != "0s" || r.at("log", "level") != "debug" {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, body, _ = r.patch("?save=true", `{"log": {"level": null}}`, nil); status != http.StatusOK || r.at("log", "level") != "info" {
+		t.Errorf("%d %s", status, body)
+	}
+	if now, _ := os.ReadFile(r.file); strings.Contains(string(now), "level:") {
+		t.Errorf("saved as\n%s", now)
+	}
+}
+
+// TestPatchesAtOnceAndStreams has patches of many callers, reloads and tunes beside 200
+// streams: each patch is whole, of those with one If-Match one wins, and no stream ends.
+func TestPatchesAtOnceAndStreams(t *testing.T) {
+	const streams = 200
+	release := make(chan struct{})
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "a")
+		_ = http.NewResponseController(w).Flush()
+		<-release
+		_, _ = io.WriteString(w, "b")
+	}))
+	defer api.Close()
+	r := start(t, api.Listener.Addr().String(), "")
+	client := h2c(t)
+	var open, all sync.WaitGroup
+	var whole atomic.Int32
+	for range streams {
+		open.Add(1)
+		all.Go(func() {
+			resp, err := client.Get("http://" + r.addr + "/up/x")
+			if err != nil {
+				open.Done()
+				t.Error(err)
+				return
+			}
+			defer resp.Body.Close()
+			first := make([]byte, 1)
+			_, err = io.ReadFull(resp.Body, first)
+			open.Done()
+			rest, err2 := io.ReadAll(resp.Body)
+			if err == nil && err2 == nil && string(first)+string(rest) == "ab" {
+				whole.Add(1)
+			}
+		})
+	}
+	open.Wait()
+	tag := r.tag()
+	var won atomic.Int32
+	var changes sync.WaitGroup
+	for i := range 8 {
+		changes.Go(func() {
+			if status, _, _ := r.patch("", fmt.Sprintf(`{"upstreams": {"up": {"pool": {"max_streams": %d}}}}`, 50+i), http.Header{"If-Match": {tag}}); status == http.StatusOK {
+				won.Add(1)
+			}
+			own := fmt.Sprintf(`{"upstreams": {"own%d": {"url": "http://127.0.0.1:%d", "priority": "batch"}}}`, i, 1000+i)
+			if status, body, _ := r.patch("", own, nil); status != http.StatusOK {
+				t.Errorf("%d %s", status, body)
+			}
+			if status, body := r.post([]string{"/v1/reload", "/v1/tune?log.level=warn"}[i%2]); status != http.StatusOK {
+				t.Errorf("%d %s", status, body)
+			}
+		})
+	}
+	changes.Wait()
+	if won.Load() > 1 {
+		t.Errorf("%d patches of the same configuration", won.Load())
+	}
+	for i := range 8 {
+		if r.at("upstreams", fmt.Sprintf("own%d", i), "priority") != "batch" {
+			t.Errorf("the patch of caller %d is lost", i)
+		}
+	}
+	close(release)
+	all.Wait()
+	if whole.Load() != streams {
+		t.Errorf("%d of %d streams came whole", whole.Load(), streams)
+	}
+}

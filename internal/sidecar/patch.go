@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sidecar
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/warmwire/warmwire/internal/admin"
+	"github.com/warmwire/warmwire/internal/config"
+)
+
+// A patchStatus is what a patch of the configuration did, or would do.
+type patchStatus struct {
+	Status string `json:"status"` // patched, unchanged or dry_run
+	previewStatus
+	Restart []string `json:"restart"` // what has changed and takes effect at the next start only
+	Saved   bool     `json:"saved"`   // it is in the file
+	Until   string   `json:"until,omitempty"`
+	ETag    string   `json:"etag"`
+}
+
+// unsavedUntil is how long a patch lasts that is not in the file, as what is tuned.
+const unsavedUntil = "this process ends: a reload keeps it, ?save=true writes it into the file"
+
+// configuration is what is in force, and its entity tag.
+func (s *Sidecar) configuration() (any, string) {
+	now := s.shown.Load().Config
+	return now.Tree(), s.tag(now)
+}
+
+func (s *Sidecar) tag(c *config.Config) string { return `"` + c.Tag(s.tagKey) + `"` }
+
+// A plan is a patch that was found good.
+type plan struct {
+	next    *config.Config
+	over    config.Over // that makes next of the file as it is
+	settled config.Over // that makes next of the file as it will be
+	toFile  config.Patch
+	status  patchStatus
+}
+
+// Patch changes the configuration in force as if the patch stood in the file: all of it or
+// nothing. What is not saved lasts as long as what is tuned.
+func (s *Sidecar) Patch(req admin.ConfigPatch) (any, string, error) {
+	patch, err := config.ParsePatch(req.Body)
+	if err != nil {
+		return nil, "", fmt.Errorf("%w: %w", admin.ErrMalformed, err)
+	}
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	if now := s.tag(s.cfg); !req.Match(now) {
+		return nil, now, admin.ErrStale
+	}
+	if s.adminRemote() {
+		if keys := patch.Unlike(s.cfg).Untunable(); len(keys) > 0 {
+			// The token of such a listener is the apps'. Who may call must not choose where
+			// the operator's keys go.
+			return nil, "", fmt.Errorf("%s: cannot be changed from beyond loopback: patch through an admin.address on loopback or a Unix socket", strings.Join(keys, ", "))
+		}
+	}
+	p, err := s.plan(patch, req)
+	if err != nil {
+		return nil, "", err
+	}
+	if req.DryRun {
+		p.status.Status, p.status.Saved, p.status.ETag = "dry_run", false, s.tag(p.next)
+		return p.status, s.tag(s.cfg), nil
+	}
+	if err := s.carryOut(p, req); err != nil {
+		return nil, "", err
+	}
+	p.status.ETag = s.tag(s.cfg)
+	return p.status, p.status.ETag, nil
+}
+
+// plan finds out what a patch does, and whether it can be done and written.
+func (s *Sidecar) plan(patch config.Patch, req admin.ConfigPatch) (p plan, err error) {
+	base, from := s.cfg, s.over
+	file := s.cfg
+	if req.Replace || req.Save {
+		if file, _, err = s.opt.Load(config.Over{}); err != nil {
+			return p, fmt.Errorf("the file by itself: %w", err)
+		}
+	}
+	if req.Replace {
+		base, from = file, config.Over{}
+	}
+	changes := patch.Unlike(base)
+	p.over = from.With(changes)
+	if p.next, _, err = s.opt.Load(p.over); err != nil {
+		return p, err
+	}
+	p.settled = p.over
+	if req.Save {
+		p.toFile = patch.Unlike(file).Unmasked()
+		p.settled = p.over.Without(append(changes.Paths(), p.toFile.Paths()...))
+		if err := s.write(p, false); err != nil {
+			return p, fmt.Errorf("it cannot be saved, and nothing has changed: %w", err)
+		}
+	}
+	p.status = s.patchStatus(p.next)
+	p.status.Saved = req.Save
+	if !req.Save && len(p.status.Changes) > 0 {
+		p.status.Until = unsavedUntil
+	}
+	if len(p.status.Restart) > 0 && !req.Save && !req.DryRun {
+		return p, fmt.Errorf("%s: takes effect at a start only: patch with ?save=true and start Warmwire again, or leave it out", strings.Join(p.status.Restart, ", "))
+	}
+	return p, nil
+}
+
+// write puts the plan's patch into the file, or only finds out whether it can be.
+func (s *Sidecar) write(p plan, really bool) error {
+	if s.opt.EditFile == nil {
+		return errors.New("there is no configuration file: write one with `warmwire config default`, and start with it")
+	}
+	return s.opt.EditFile(func(text []byte, getenv config.Env) ([]byte, error) {
+		out, err := config.EditPatch(text, p.toFile, getenv, p.settled, p.next)
+		if err != nil || !really {
+			return nil, err
+		}
+		return out, nil
+	})
+}
+
+// carryOut applies the plan first, since that may fail, then writes the file, and has then
+// only the rest stand over it.
+func (s *Sidecar) carryOut(p plan, req admin.ConfigPatch) error {
+	before := s.over
+	if err := s.reloadLocked(p.over); err != nil {
+		return err
+	}
+	if !req.Save {
+		return nil
+	}
+	if err := s.write(p, true); err != nil {
+		return errors.Join(fmt.Errorf("it cannot be saved, and what was in force is again: %w", err), s.reloadLocked(before))
+	}
+	return s.reloadLocked(p.settled)
+}
+
+func (s *Sidecar) patchStatus(next *config.Config) patchStatus {
+	st := patchStatus{Status: "patched", Restart: []string{}}
+	st.previewStatus = s.touched(config.Diff(s.cfg, next))
+	st.Restart = append(st.Restart, fixedUntilRestart(s.cfg, next)...)
+	if len(st.Changes) == 0 {
+		st.Status = "unchanged"
+	}
+	return st
+}
+
+// adminRemote says whether the admin listener is bound beyond loopback.
+func (s *Sidecar) adminRemote() bool {
+	return s.adminLn != nil && !isLoopbackListener(s.adminLn.Addr())
+}
