@@ -35,33 +35,40 @@ type planted struct {
 	upstream string
 	control  string // the upstream of a healthy stream beside it
 	loss     float64
-	ask      string // of mockapi
-	read     func(io.Reader)
+	ask      string // of mockapi: more than anybody waits for
+	read     reader // nil = at once
 	says     string // a part of the sentence that the page has for it
 }
 
+// A reader is how an app reads until everybody has seen it.
+type reader func(r io.Reader, seen <-chan struct{})
+
 func plantedFaults() []planted {
-	all := func(r io.Reader) { _, _ = io.Copy(io.Discard, r) }
 	return []planted{
-		{name: "Slow provider", upstream: "slow", control: "control", ask: "tokens=5&gap=4s", read: all, says: "The provider"},
-		{name: "Lossy or late network", upstream: "lossy", control: "near", loss: 0.15, ask: "tokens=320&gap=50ms", read: all, says: "The network"},
+		{name: "Slow provider", upstream: "slow", control: "control", ask: "tokens=100&gap=4s", says: "The provider"},
+		{name: "Lossy or late network", upstream: "lossy", control: "near", loss: 0.15, ask: "tokens=10000&gap=50ms", says: "The network"},
 		{name: "Slow reader", upstream: "unread", control: "control", ask: "tokens=5000&gap=1ms&size=4000", read: slowly, says: "Your app"},
-		{name: "Buffering hop", upstream: "hop", control: "control", ask: "tokens=320&gap=50ms", read: all, says: "Something between Warmwire and the model collects events"},
+		{name: "Buffering hop", upstream: "hop", control: "control", ask: "tokens=10000&gap=50ms", says: "Something between Warmwire and the model collects events"},
 	}
 }
 
-// slowly reads 20 KiB each half second, for so long that everybody has seen it, and then
-// the rest.
-func slowly(r io.Reader) {
+// slowly reads 20 KiB each half second, until everybody has seen it and all buffers on the
+// way have been full for a while, and then the rest.
+func slowly(r io.Reader, seen <-chan struct{}) {
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
-	for range 32 {
+	looking := seen
+	for i := 0; i < 32 || looking != nil; i++ {
+		select {
+		case <-seen:
+			looking = nil
+		default:
+		}
 		if _, err := io.CopyN(io.Discard, r, 20<<10); err != nil {
 			return
 		}
 		<-tick.C
 	}
-	_, _ = io.Copy(io.Discard, r)
 }
 
 // TestDashboardNamesTheFault plants four faults, one at a time, in a real network with a
@@ -80,14 +87,21 @@ func TestDashboardNamesTheFault(t *testing.T) {
 			var reading sync.WaitGroup
 			defer reading.Wait()
 			defer leave()
-			s.read(ctx, t, &reading, f.control, "tokens=1000000&gap=100ms", func(r io.Reader) { _, _ = io.Copy(io.Discard, r) })
-			faulty := s.read(ctx, t, &reading, f.upstream, f.ask, f.read)
+			s.read(ctx, t, &reading, f.control, "tokens=1000000&gap=100ms", nil, nil)
+			faulted, end := context.WithCancel(ctx)
+			defer end()
+			seen := make(chan struct{})
+			faulty := s.read(faulted, t, &reading, f.upstream, f.ask, f.read, seen)
 			b.awaitFault("stream-table", f.upstream, f.name)
 			b.await(cell("stream-table", f.upstream), f.says)
 			b.await(cell("stream-table", f.control), "Healthy")
 			b.await(text("#finding-list"), f.name)
 			b.shots("http://"+s.admin+"/", strings.ReplaceAll(f.name, " ", "-"))
 			b.await(cell("stream-table", f.control), "Healthy")
+			close(seen)
+			if f.read == nil { // it has shown what it suffers from; no need to wait for its end
+				end()
+			}
 			<-faulty
 			b.eval(choose("slowest?by=duration"))
 			b.awaitFault("request-table", f.upstream, f.name)
@@ -387,7 +401,7 @@ func (s *farStage) door(t *testing.T, to string) string {
 }
 
 // read begins a streamed answer and has it read; the channel is closed at its end.
-func (s *farStage) read(ctx context.Context, t *testing.T, reading *sync.WaitGroup, upstream, ask string, how func(io.Reader)) <-chan struct{} {
+func (s *farStage) read(ctx context.Context, t *testing.T, reading *sync.WaitGroup, upstream, ask string, how reader, seen <-chan struct{}) <-chan struct{} {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+originOfFar+"/"+upstream+"/v1/chat/completions",
 		strings.NewReader(fmt.Sprintf(`{"model":%q,"stream":true,"messages":[{"role":"user","content":"hello"}]}`, "mock?"+ask)))
@@ -409,7 +423,10 @@ func (s *farStage) read(ctx context.Context, t *testing.T, reading *sync.WaitGro
 		if resp.StatusCode != http.StatusOK {
 			t.Errorf("%s: %d", upstream, resp.StatusCode)
 		}
-		how(resp.Body)
+		if how != nil {
+			how(resp.Body, seen)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
 	})
 	return done
 }
