@@ -54,7 +54,7 @@ func TestSlowRequestsAreExplained(t *testing.T) {
 		batches             int // tokens that a hop collects; 0 = none does
 	}{
 		"a provider that stalls": {"mock?tokens=20&gap=5ms&stall=5:2500ms", "slow_provider", "provider", 2400, 0},
-		"a hop that collects":    {"mock?tokens=60&gap=30ms", "buffering_hop", "held", 600, 10},
+		"a hop that collects":    {"mock?tokens=120&gap=30ms", "buffering_hop", "held", 1200, 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
