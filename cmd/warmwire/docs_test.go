@@ -118,12 +118,17 @@ func TestConfigurationsInTheDocumentsLoad(t *testing.T) {
 	}
 }
 
-// TestCommandsInTheDocumentsExist looks at each command of warmwire in sh blocks: its
-// subcommands and flags are there, and what tune names is a key.
+// TestCommandsInTheDocumentsExist looks at each command of warmwire in sh blocks and
+// between backquotes: its subcommands and flags are there, and what tune names is a key.
 func TestCommandsInTheDocumentsExist(t *testing.T) {
 	seen := 0
+	inline := regexp.MustCompile("`((?:bin/)?warmwire [^`]+)`")
 	for path, page := range pages(t) {
-		for _, block := range blocks(page, "sh") {
+		shell := blocks(page, "sh")
+		for _, m := range inline.FindAllStringSubmatch(fenced.ReplaceAllString(page, ""), -1) {
+			shell = append(shell, m[1])
+		}
+		for _, block := range shell {
 			for line := range strings.Lines(strings.ReplaceAll(block, "\\\n", " ")) {
 				line, _, _ = strings.Cut(line, " #")
 				for _, words := range commands(line) {
@@ -196,7 +201,7 @@ func wrongIn(words []string) string {
 			if cmd.Flags().Lookup(name) == nil && cmd.InheritedFlags().Lookup(name) == nil && name != "help" {
 				return "no flag " + w
 			}
-		case cmd.Name() == "tune" && strings.Contains(w, "="):
+		case cmd.Name() == "tune" && strings.Contains(w, "=") && name != "KEY":
 			_, _, err := config.LoadOver("", os.LookupEnv, config.Over{Tuned: map[string]string{name: ""}})
 			if err != nil && strings.Contains(err.Error(), "unknown key") {
 				return "no key " + name
@@ -295,6 +300,7 @@ func TestCodesAndKeysInTheDocumentsExist(t *testing.T) {
 			case isKey || strings.HasPrefix(name, "warmwire_") || strings.HasSuffix(name, ".yaml"):
 			case strings.Contains(name, "."):
 				t.Errorf("%s: there is no key %s", path, name)
+			case strings.Contains(all["docs/metrics.md"], "`"+name+"`"):
 			case strings.Contains(name, "_") && !strings.Contains(sources.String(), `"`+name+`"`):
 				t.Errorf("%s: there is no code %s", path, name)
 			}

@@ -265,6 +265,23 @@ func TestCodesOfTheSourceAreKnown(t *testing.T) {
 	}
 }
 
+// TestEachCodeIsExplained looks for whatever may stand as cause or reason in the page that
+// people look into when it does.
+func TestEachCodeIsExplained(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent := []string{"connections", "loop", "other"} // labels that no error has as its code
+	for _, codes := range []set{causes(), reasons(), malformedCodes()} {
+		for code := range codes {
+			if !slices.Contains(silent, code) && !bytes.Contains(doc, []byte("`"+code+"`")) {
+				t.Errorf("docs/troubleshooting.md does not explain %s", code)
+			}
+		}
+	}
+}
+
 // TestNativeHistograms scrapes as a Prometheus server with native histograms does.
 func TestNativeHistograms(t *testing.T) {
 	m := New(Config{})
