@@ -68,6 +68,9 @@ type settings struct {
 	burstEvery time.Duration
 	burstCount int
 
+	observed    bool          // what it costs to be looked at instead
+	observedFor time.Duration // of each quarter of its rounds
+
 	beside string // another build of Warmwire to compare with instead; "" = another run
 }
 
@@ -92,9 +95,10 @@ func main() {
 	flag.IntVar(&s.sockets, "sockets", 0, "instead: what so many open `WebSockets` cost on which nobody says anything, up to 9900; docs/heartbeats.md has it")
 	flag.BoolVar(&s.intercepted, "intercepted", false, "instead: calls through an intercepted tunnel beside base URL, a blind tunnel and mitmproxy; docs/interception.md has it")
 	flag.BoolVar(&s.neighbours, "neighbours", false, "instead: what a burst of one tenant does to others; docs/priorities.md has it")
+	flag.BoolVar(&s.observed, "observed", false, "instead: what scrapes, an open dashboard and Server-Timing cost at 5000 calls a second; docs/latency.md has it")
 	flag.StringVar(&s.beside, "beside", "", "instead: this Warmwire over the one in `file`, from before a change")
 	callRate := flag.Int("rate", 0, "`calls` a second of -retries; 0 = as the run has them")
-	rounds := flag.Int("rounds", 0, "`rounds` of -stalled, -retries, -neighbours, -intercepted and -beside; 0 = as the run has them")
+	rounds := flag.Int("rounds", 0, "`rounds` of -stalled, -retries, -neighbours, -intercepted, -observed and -beside; 0 = as the run has them")
 	idle := flag.Int("idle", 0, "open idle `streams` of the memory step, up to 9900; 0 = as the run has them")
 	flag.Parse()
 	s.size(*short)
@@ -145,6 +149,8 @@ func (s settings) run(ctx context.Context) error {
 		return runIntercepted(ctx, s)
 	case s.neighbours:
 		return runNeighbours(ctx, s)
+	case s.observed:
+		return runObserved(ctx, s)
 	case s.beside != "":
 		return runBeside(ctx, s)
 	}
@@ -158,8 +164,10 @@ func (s *settings) size(short bool) {
 	s.idle, s.slow, s.slowFor = 1000, 20, 3*time.Second
 	s.sockets, s.socketsFor = min(s.sockets, 9900), time.Minute // Warmwire's limits.connections is 10000
 	s.callRate, s.callFor, s.outageFor = 1000, 5*time.Second, time.Minute
+	s.observedFor = 6 * time.Second
 	s.quietFor, s.burstEvery, s.burstCount = 30*time.Second, 9*time.Second, 6
 	if short {
+		s.observedFor = 300 * time.Millisecond
 		s.quietFor, s.burstEvery, s.burstCount = time.Second, 4*time.Second, 1
 		s.socketsFor = time.Second
 		s.callRate, s.callFor, s.outageFor = 100, 500*time.Millisecond, time.Second

@@ -4,8 +4,10 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -46,6 +48,27 @@ func cpuTime(pid int) (time.Duration, error) {
 		ticks += n
 	}
 	return time.Duration(ticks) * clockTick, nil
+}
+
+// runTime is what the threads of a process have used, to the nanosecond (proc(5),
+// schedstat). What threads used that have ended is not in it; Go's rarely do.
+func runTime(pid int) (sum time.Duration, err error) {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil || len(tasks) == 0 {
+		return 0, errors.Join(err, fmt.Errorf("/proc/%d has no schedstat", pid))
+	}
+	for _, task := range tasks {
+		text, err := os.ReadFile(task)
+		if err != nil {
+			return 0, err
+		}
+		var ns int64
+		if _, err := fmt.Sscan(string(text), &ns); err != nil {
+			return 0, fmt.Errorf("%s: %w", task, err)
+		}
+		sum += time.Duration(ns)
+	}
+	return sum, nil
 }
 
 // rss is the resident memory of a process in bytes.
