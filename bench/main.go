@@ -27,6 +27,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 )
@@ -110,6 +111,14 @@ func main() {
 	}
 	if *rounds > 0 {
 		s.rounds, s.memory = *rounds, *rounds
+	}
+
+	if s.beside != "" {
+		path, err := filepath.Abs(s.beside)
+		if err != nil {
+			log.Fatal("bench: ", err)
+		}
+		s.beside = path
 	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
