@@ -57,6 +57,7 @@ type Server struct {
 	abortOnce sync.Once
 	drained   sync.Once
 	goAway    sync.Once
+	h2gone    chan struct{} // closed when no HTTP/2 connection is left after goAway
 }
 
 // New returns a Server that serves nothing until Serve is called.
@@ -76,6 +77,7 @@ func New(t *Table, cfg Config) (*Server, error) {
 		pseudonym: "warmwire-" + hex.EncodeToString(id[:]),
 		slots:     make(chan struct{}, cfg.MaxConnections),
 		h2conns:   newHandoff(),
+		h2gone:    make(chan struct{}),
 		goingAway: make(chan struct{}),
 	}
 	s.buffers.init()
@@ -211,8 +213,35 @@ func (s *Server) Retire(ctx context.Context) {
 // shutHTTP2 sends GOAWAY to HTTP/2 connections; their streams finish.
 func (s *Server) shutHTTP2() {
 	s.goAway.Do(func() {
-		go func() { _ = s.h2.Shutdown(context.Background()) }() // returns with the last stream, or by Abort's Close
+		go func() {
+			defer close(s.h2gone)
+			_ = s.h2.Shutdown(context.Background()) // returns with the last stream, or by Abort's Close
+		}()
 	})
+}
+
+// settleLimit is how long the ends of answers may take that are written already: an app
+// that does not read must not keep a process.
+const settleLimit = time.Second
+
+// settle waits until the ends of answers have left: a request is over for [Server.Running]
+// when its handler is, and the last chunk of its answer is written after that.
+func (s *Server) settle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for s.h1.Busy() > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+	select {
+	case <-s.h2gone:
+	case <-ctx.Done():
+	}
 }
 
 // Drain stops keeping connections: idle ones close, answers say so. It returns
@@ -226,6 +255,7 @@ func (s *Server) Drain(ctx context.Context) int {
 		idle := s.running.idle()
 		select {
 		case <-idle:
+			s.settle(ctx)
 			return 0
 		case <-ctx.Done():
 			return s.running.len()

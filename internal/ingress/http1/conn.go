@@ -217,6 +217,7 @@ func (c *conn) dispatch(n int) bool {
 	x.res.init(c, x)
 	c.cur = x
 	c.mu.Unlock()
+	c.srv.busy.Add(1)
 	go c.run(x) // ends before serve does: watch waits for it
 	// The handler first, here: without this its start waits for a read that
 	// finds nothing, or moves to another processor (BenchmarkRequest: 46 to 42 µs a
@@ -227,6 +228,7 @@ func (c *conn) dispatch(n int) bool {
 
 // run is the handler's goroutine.
 func (c *conn) run(x *exchange) {
+	defer c.srv.busy.Add(-1)
 	defer c.over(x)
 	defer func() {
 		if v := recover(); v != nil && v != http.ErrAbortHandler {

@@ -89,6 +89,7 @@ type Server struct {
 	cfg      Config
 	retiring atomic.Bool
 	draining atomic.Bool
+	busy     atomic.Int64
 	small    sync.Pool // *[smallSize]byte
 	large    sync.Pool // *[largeSize]byte
 
@@ -149,6 +150,10 @@ func (s *Server) Drain() {
 		c.mu.Unlock()
 	}
 }
+
+// Busy is how many exchanges are not over: their handlers run, or the end of what those
+// wrote is on its way.
+func (s *Server) Busy() int { return int(s.busy.Load()) }
 
 func (s *Server) getSmall() []byte { return s.small.Get().(*[smallSize]byte)[:] }
 func (s *Server) getLarge() []byte { return s.large.Get().(*[largeSize]byte)[:] }
