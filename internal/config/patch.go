@@ -276,13 +276,19 @@ func (p Patch) Unmasked() Patch {
 }
 
 func holdsMask(v any) bool {
+	return holds(v, func(s string) bool { return strings.Contains(s, hidden) || strings.Contains(s, "//hidden@") })
+}
+
+// holds says whether a text in v is one that is looked for.
+func holds(v any, is func(string) bool) bool {
+	within := func(v any) bool { return holds(v, is) }
 	switch v := v.(type) {
 	case string:
-		return strings.Contains(v, hidden) || strings.Contains(v, "//hidden@")
+		return is(v)
 	case []any:
-		return slices.ContainsFunc(v, holdsMask)
+		return slices.ContainsFunc(v, within)
 	case map[string]any:
-		return slices.ContainsFunc(slices.Collect(maps.Values(v)), holdsMask)
+		return slices.ContainsFunc(slices.Collect(maps.Values(v)), within)
 	}
 	return false
 }
@@ -295,6 +301,16 @@ func (p Patch) Untunable() (out []string) {
 			out = append(out, path)
 		}
 	}
+	return out
+}
+
+// Variables are the keys of p whose values take anything from the environment.
+func (p Patch) Variables() (out []string) {
+	p.root.walk(nil, func(parts []string, n patchNode) {
+		if holds(n.value, hasVariable) {
+			out = append(out, strings.Join(parts, "."))
+		}
+	})
 	return out
 }
 

@@ -72,6 +72,22 @@ func (p *parser) tunableKey(path string) *key {
 	return k
 }
 
+// HasVariable says whether text, as it would stand in the file, takes anything from the
+// environment.
+func HasVariable(text string) bool {
+	var doc yaml.Node
+	return yaml.Unmarshal([]byte(text), &doc) == nil && nodeHasVariable(&doc)
+}
+
+func nodeHasVariable(n *yaml.Node) bool {
+	return hasVariable(n.Value) || slices.ContainsFunc(n.Content, nodeHasVariable)
+}
+
+// hasVariable is HasVariable for a value that was read.
+func hasVariable(s string) bool {
+	return strings.Contains(strings.ReplaceAll(s, "$$", " "), "${") // $$ stands for a dollar
+}
+
 // knows says whether an upstream is in the file or built in.
 func (p *parser) knows(name string) bool {
 	return slices.Contains(p.named, name) || slices.ContainsFunc(builtins, func(b struct{ name, url string }) bool { return b.name == name })

@@ -307,6 +307,9 @@ func (s *Sidecar) Reload() error {
 // would be written in the file; "" takes the file's value back. All are changed or none.
 // Open connections and streams follow where they can, the rest applies to what comes next.
 func (s *Sidecar) Tune(changes map[string]string) error {
+	if err := s.mayTune(changes); err != nil {
+		return err
+	}
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
 	return s.reloadLocked(s.over.Tune(changes))

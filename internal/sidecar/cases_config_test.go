@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/warmwire/warmwire/internal/admin"
 )
 
 // patch changes the configuration of a running Warmwire.
@@ -190,6 +192,54 @@ func TestPatchIsSaved(t *testing.T) {
 	}
 	if now, _ := os.ReadFile(r.file); strings.Contains(string(now), "level:") {
 		t.Errorf("saved as\n%s", now)
+	}
+}
+
+// TestFromBeyondLoopback has the admin listener where the apps' token is the operator's:
+// who has it chooses neither what is trusted, nor what becomes of the operator's own
+// changes, nor does a value name a variable of the environment, where keys are.
+func TestFromBeyondLoopback(t *testing.T) {
+	t.Setenv("WARMWIRE_TEST_KEY", "s3cret")
+	api, _ := answering(t, okAnswer)
+	r := start(t, api, "admin: {address: '0.0.0.0:0'}\nlisten: {address: 127.0.0.1:0, token: 0123456789abcdef}\n")
+	patch := func(body string, req admin.ConfigPatch) (string, error) {
+		req.Body, req.Match = []byte(body), func(string) bool { return true }
+		answer, _, err := r.s.Patch(req)
+		text, _ := json.Marshal(answer)
+		return string(text), err
+	}
+	for _, body := range []string{
+		`{"upstreams": null}`, `{"listen": null}`, `{"upstreams": {"up": null}}`, `{"upstreams": {"up": {"tls": null}}}`, `{"defaults": {"tls.ca_only": true}}`,
+		`{"upstreams": {"new": {"url": "http://a.test"}}}`, `{"parent_proxy": "http://a.test:1"}`,
+		`{"upstreams": {"up": {"routing": {"load_path": "/${WARMWIRE_TEST_KEY}"}}}}`, `{"upstreams": {"up": {"classes": [{"path": "/${WARMWIRE_TEST_KEY}", "class": "batch"}]}}}`,
+	} {
+		for _, req := range []admin.ConfigPatch{{}, {DryRun: true}, {Replace: true}, {Save: true, DryRun: true}} {
+			if answer, err := patch(body, req); err == nil || strings.Contains(answer+err.Error(), "s3cret") || !strings.Contains(err.Error(), "beyond loopback") {
+				t.Errorf("%s %+v: %v %s", body, req, err, answer)
+			}
+		}
+	}
+	for _, text := range []string{"/${WARMWIRE_TEST_KEY}", `"/\x24{WARMWIRE_TEST_KEY}"`} {
+		changes := map[string]string{"upstreams.up.routing.load_path": text}
+		if err := r.s.Tune(changes); err == nil || !strings.Contains(err.Error(), "beyond loopback") {
+			t.Errorf("tuned to %s: %v", text, err)
+		}
+		if answer, err := r.s.Preview(changes); err == nil {
+			t.Errorf("%s shows %+v", text, answer)
+		}
+	}
+	if _, err := patch(`{"defaults": {"timeouts": {"connect": "3s"}}, "upstreams": {"up": {"routing": {"load_path": "/$${a}"}}}}`, admin.ConfigPatch{Save: true}); err != nil {
+		t.Error(err)
+	}
+	if err := r.s.Tune(map[string]string{"upstreams.up.routing.load_path": "/metrics"}); err != nil {
+		t.Error(err)
+	}
+	r.s.PatchByOperator(t, `{"forward": {"default": "deny"}}`)
+	if _, err := patch(`{}`, admin.ConfigPatch{Replace: true}); err == nil || !strings.Contains(err.Error(), "forward.default") {
+		t.Errorf("what the operator patched is taken back: %v", err)
+	}
+	if _, err := patch(`{"forward": {"default": "deny"}}`, admin.ConfigPatch{Save: true}); err == nil || !strings.Contains(err.Error(), "forward.default") {
+		t.Errorf("what the operator did not save is: %v", err)
 	}
 }
 

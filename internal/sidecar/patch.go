@@ -5,6 +5,8 @@ package sidecar
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/warmwire/warmwire/internal/admin"
@@ -53,13 +55,6 @@ func (s *Sidecar) Patch(req admin.ConfigPatch) (any, string, error) {
 	if now := s.tag(s.cfg); !req.Match(now) {
 		return nil, now, admin.ErrStale
 	}
-	if s.adminRemote() {
-		if keys := patch.Unlike(s.cfg).Untunable(); len(keys) > 0 {
-			// The token of such a listener is the apps'. Who may call must not choose where
-			// the operator's keys go.
-			return nil, "", fmt.Errorf("%s: cannot be changed from beyond loopback: patch through an admin.address on loopback or a Unix socket", strings.Join(keys, ", "))
-		}
-	}
 	p, err := s.plan(patch, req)
 	if err != nil {
 		return nil, "", err
@@ -83,6 +78,9 @@ func (s *Sidecar) plan(patch config.Patch, req admin.ConfigPatch) (p plan, err e
 		if file, _, err = s.opt.Load(config.Over{}); err != nil {
 			return p, fmt.Errorf("the file by itself: %w", err)
 		}
+	}
+	if err := s.mayPatch(patch, file, req); err != nil {
+		return p, err
 	}
 	if req.Replace {
 		base, from = file, config.Over{}
@@ -109,6 +107,43 @@ func (s *Sidecar) plan(patch config.Patch, req admin.ConfigPatch) (p plan, err e
 		return p, fmt.Errorf("%s: takes effect at a start only: patch with ?save=true and start Warmwire again, or leave it out", strings.Join(p.status.Restart, ", "))
 	}
 	return p, nil
+}
+
+// mayPatch refuses from beyond loopback what is the operator's to change. The token of such
+// a listener is the apps': who may call must not choose where the operator's keys go, nor
+// what becomes of the operator's own patches.
+func (s *Sidecar) mayPatch(patch config.Patch, file *config.Config, req admin.ConfigPatch) error {
+	if !s.adminRemote() {
+		return nil
+	}
+	keys := append(patch.Unlike(s.cfg).Untunable(), patch.Unlike(file).Untunable()...)
+	if req.Replace {
+		keys = append(keys, s.over.Patch.Untunable()...)
+	}
+	if slices.Sort(keys); len(keys) > 0 {
+		return fmt.Errorf("%s: cannot be changed from beyond loopback: patch through an admin.address on loopback or a Unix socket", strings.Join(slices.Compact(keys), ", "))
+	}
+	return s.noVariables(patch.Variables())
+}
+
+// mayTune is mayPatch for what is tuned.
+func (s *Sidecar) mayTune(changes map[string]string) error {
+	var keys []string
+	for _, key := range slices.Sorted(maps.Keys(changes)) {
+		if config.HasVariable(changes[key]) {
+			keys = append(keys, key)
+		}
+	}
+	return s.noVariables(keys)
+}
+
+// noVariables refuses from beyond loopback to read the environment, where keys are: what is
+// no secret by its own key is shown.
+func (s *Sidecar) noVariables(keys []string) error {
+	if len(keys) == 0 || !s.adminRemote() {
+		return nil
+	}
+	return fmt.Errorf("%s: ${NAME} is not taken from beyond loopback: write the value out", strings.Join(keys, ", "))
 }
 
 // write puts the plan's patch into the file, or only finds out whether it can be.

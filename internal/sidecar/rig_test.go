@@ -102,7 +102,10 @@ func (r *rig) edit(change func([]byte, config.Env) ([]byte, error)) error {
 // write makes the configuration file.
 func (r *rig) write(upstream, more string) {
 	r.t.Helper()
-	text := fmt.Sprintf("admin: {address: 127.0.0.1:0}\nstate_dir: %s\n", r.state)
+	text := fmt.Sprintf("state_dir: %s\n", r.state)
+	if !strings.Contains(more, "admin:") {
+		text += "admin: {address: 127.0.0.1:0}\n"
+	}
 	if !strings.Contains(more, "listen:") {
 		text += "listen: {address: 127.0.0.1:0}\n"
 	}

@@ -41,6 +41,9 @@ type changeStatus struct {
 // preview says what changes would do, and changes nothing. The file is read again, as
 // Tune would: what was edited meanwhile takes effect with it, and is listed.
 func (s *Sidecar) preview(changes map[string]string) (previewStatus, error) {
+	if err := s.mayTune(changes); err != nil {
+		return previewStatus{}, err
+	}
 	now := s.shown.Load()
 	next, _, err := s.opt.Load(now.over.Tune(changes))
 	if err != nil {
