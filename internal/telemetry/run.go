@@ -200,7 +200,7 @@ func (r *runner) deliver(signal otlp.Signal, encode func(*current) []byte) otlp.
 		}
 		wait := max(time.Duration(float64(pause)*(0.5+r.x.cfg.Jitter()/2)), res.After)
 		pause = min(2*pause, maxPause)
-		if time.Since(begun)+wait > keepTrying {
+		if wait > keepTrying-time.Since(begun) { // the sum may be more than a Duration holds
 			return res
 		}
 		r.x.report(Report{Signal: signal, Outcome: Retried, Err: res.Err})
