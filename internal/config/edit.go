@@ -123,11 +123,34 @@ func cut(text []byte, parts []string) ([]byte, error) {
 			at = at.Content[j]
 		case at.Style&yaml.FlowStyle != 0:
 			return cutFlow(text, at, j)
+		case len(at.Content) == 2 && isMap(parts[:i]):
+			// What is left is empty, and {} says so: of a section nothing need be left.
+			return cutLast(text, at, at.Content[j])
 		default:
 			return cutLines(text, at.Content[j-1], at.Content[j])
 		}
 	}
 	return nil, errByHand
+}
+
+// isMap says whether parts are a key whose value has names of its own.
+func isMap(parts []string) bool {
+	if len(parts) == 0 {
+		return false
+	}
+	keys, rel := keysAt(parts)
+	k, _ := find(keys, strings.Join(rel, "."))
+	return k != nil
+}
+
+// cutLast takes the only key out of a mapping, and leaves braces in its place.
+func cutLast(text []byte, mapping, value *yaml.Node) ([]byte, error) {
+	out, err := cutLines(text, mapping.Content[0], value)
+	if err != nil {
+		return nil, err
+	}
+	at := offset(text, mapping.Line, 1)
+	return slices.Insert(out, at, []byte(strings.Repeat(" ", mapping.Column-1)+"{}\n")...), nil
 }
 
 // cutLines takes out the lines of a key and its value.

@@ -349,18 +349,22 @@ func (p *parser) applyPatch(root *yaml.Node, patch Patch) {
 	patch.root.mergeInto(root)
 }
 
-// known says whether there is a key, a section or a name at parts.
-func (p *parser) known(parts []string) bool {
-	keys, rel := topKeys, parts
+// keysAt are the keys that parts is one of, and parts as they name it.
+func keysAt(parts []string) (keys []key, rel []string) {
 	switch named := nameSections[parts[0]]; {
 	case parts[0] == "defaults":
-		keys, rel = upstreamKeys, parts[1:]
-	case parts[0] == "upstreams" || named != nil:
-		if keys = named; named == nil {
-			keys = upstreamKeys
-		}
-		rel = parts[min(2, len(parts)):]
+		return upstreamKeys, parts[1:]
+	case parts[0] == "upstreams":
+		return upstreamKeys, parts[min(2, len(parts)):]
+	case named != nil:
+		return named, parts[min(2, len(parts)):]
 	}
+	return topKeys, parts
+}
+
+// known says whether there is a key, a section or a name at parts.
+func (p *parser) known(parts []string) bool {
+	keys, rel := keysAt(parts)
 	if len(rel) == 0 {
 		return true
 	}

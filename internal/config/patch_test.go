@@ -185,9 +185,13 @@ func TestPatchesAfterEachOther(t *testing.T) {
 
 func TestEditPatchLeavesTheRestAsItIs(t *testing.T) {
 	for name, tt := range map[string]struct{ text, patch, want string }{
-		"a value":                {"# mine\nlog:\n  level: info # quiet\n", `{"log": {"level": "debug"}}`, "# mine\nlog:\n  level: debug # quiet\n"},
-		"a line goes":            {"log:\n  # of what\n  level: debug\n  format: json # both\ndrain: {wait: 1s}\n", `{"log": {"level": null}}`, "log:\n  # of what\n  format: json # both\ndrain: {wait: 1s}\n"},
-		"the last line goes":     {"log:\n  level: debug", `{"log": {"level": null}}`, "log:\n"},
+		"a value":            {"# mine\nlog:\n  level: info # quiet\n", `{"log": {"level": "debug"}}`, "# mine\nlog:\n  level: debug # quiet\n"},
+		"a line goes":        {"log:\n  # of what\n  level: debug\n  format: json # both\ndrain: {wait: 1s}\n", `{"log": {"level": null}}`, "log:\n  # of what\n  format: json # both\ndrain: {wait: 1s}\n"},
+		"the last line goes": {"log:\n  level: debug", `{"log": {"level": null}}`, "log:\n"},
+		"the last of a map": {"upstreams:\n  openai:\n    headers:\n      set: # ours\n        # why\n        X-A: one # a\n    priority: batch\n", `{"upstreams": {"openai": {"headers": {"set": {"X-A": null}}}}}`,
+			"upstreams:\n  openai:\n    headers:\n      set: # ours\n        # why\n        {}\n    priority: batch\n"},
+		"the last of two maps": {"upstreams:\n  openai:\n    headers: {set: {X-A: one}}\n    routing:\n      weights:\n        a: 1\n    endpoints: [{url: 'https://a.test', name: a}]", `{"upstreams": {"openai": {"headers": {"set": {"X-A": null}}, "routing": {"weights": {"a": null}}}}}`,
+			"upstreams:\n  openai:\n    headers: {set: {}}\n    routing:\n      weights:\n        {}\n    endpoints: [{url: 'https://a.test', name: a}]"},
 		"a section goes":         {"log:\n  level: debug\n  access:\n    sample: 1\n# end\ndrain: {wait: 1s}\n", `{"log": null}`, "# end\ndrain: {wait: 1s}\n"},
 		"the first in braces":    {"log: {level: debug, format: json} # a\n", `{"log": {"level": null}}`, "log: {format: json} # a\n"},
 		"the last in braces":     {"log: {format: json, level: debug} # a\n", `{"log": {"level": null}}`, "log: {format: json} # a\n"},
