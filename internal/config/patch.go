@@ -426,7 +426,7 @@ func valueNode(v any) *yaml.Node {
 		return scalarNode(v)
 	case json.Number:
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!float", Value: v.String()}
-	case bool, int, float64: // the last two of what was tuned
+	case bool:
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: fmt.Sprint(v)}
 	case []any:
 		n := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
@@ -467,12 +467,12 @@ func (o Over) With(p Patch) Over {
 
 // patchAt puts a value of [Over.Tuned] in place of what the file has.
 func patchAt(parts []string, text string) Patch {
-	var v any
-	if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+	var doc yaml.Node // not values: a name may look like a number, and 010 is no 8 here
+	if err := yaml.Unmarshal([]byte(text), &doc); err != nil || len(doc.Content) != 1 {
 		panic(fmt.Sprintf("config: internal error: %v", err)) // it is in force
 	}
-	n := patchNode{value: v}
-	if m, ok := v.(map[string]any); ok {
+	n := patchNode{value: asText(doc.Content[0])}
+	if m, ok := n.value.(map[string]any); ok {
 		n = patchNode{fields: map[string]patchNode{}, anew: true}
 		for name, item := range m {
 			n.fields[name] = patchNode{value: item}
@@ -482,6 +482,25 @@ func patchAt(parts []string, text string) Patch {
 		n = patchNode{fields: map[string]patchNode{part: n}}
 	}
 	return Patch{n}
+}
+
+// asText is a node of the file with its scalars as they are written.
+func asText(n *yaml.Node) any {
+	switch n.Kind {
+	case yaml.SequenceNode:
+		list := []any{}
+		for _, item := range n.Content {
+			list = append(list, asText(item))
+		}
+		return list
+	case yaml.MappingNode:
+		m := make(map[string]any, len(n.Content)/2)
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			m[n.Content[i].Value] = asText(n.Content[i+1])
+		}
+		return m
+	}
+	return n.Value
 }
 
 // Without is o without what it says at paths, or below them.
