@@ -24,7 +24,7 @@ type classKey struct{}
 // WithClass returns a context whose requests are of that class. Without it they
 // are [Default].
 func WithClass(ctx context.Context, class Class) context.Context {
-	if class == Default {
+	if class == Default && ctx.Value(classKey{}) == nil {
 		return ctx
 	}
 	return context.WithValue(ctx, classKey{}, class)

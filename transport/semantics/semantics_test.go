@@ -2,7 +2,10 @@
 
 package semantics
 
-import "testing"
+import (
+	"net/http"
+	"testing"
+)
 
 func TestOriginForm(t *testing.T) {
 	tests := []struct {
@@ -23,6 +26,25 @@ func TestOriginForm(t *testing.T) {
 	for _, tt := range tests {
 		if got, err := originForm(tt.raw); got != tt.want && err == nil || (err == nil) != tt.ok {
 			t.Errorf("originForm(%q) = %q, %v", tt.raw, got, err)
+		}
+	}
+}
+
+// TestTheInnermostClassCounts: the default class too stands over what a context had.
+func TestTheInnermostClassCounts(t *testing.T) {
+	plain := t.Context()
+	if WithClass(plain, Default) != plain {
+		t.Error("a context without a class gets one that needs no word")
+	}
+	for _, outer := range []Class{Interactive, Default, Batch} {
+		for _, inner := range []Class{Interactive, Default, Batch} {
+			req, err := http.NewRequestWithContext(WithClass(WithClass(plain, outer), inner), http.MethodGet, "/", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := ClassOf(req, nil); got != inner {
+				t.Errorf("class %d within %d is %d", inner, outer, got)
+			}
 		}
 	}
 }
