@@ -65,11 +65,11 @@ func TestRetries(t *testing.T) {
 		{"no right", answers(is(401)), []time.Duration{5 * s}, Failed},
 		{"for a minute", answers(is(503)), []time.Duration{5 * s, 6 * s, 8 * s, 12 * s, 20 * s, 36 * s}, Failed},
 		{"not for ever, which is no short time", answers(func() (*http.Response, error) {
-			time.Sleep(s / 2) // what has passed and what is asked for are more than a Duration can hold
+			<-time.NewTimer(s / 2).C // what has passed and what is asked for are more than a Duration can hold
 			return status(429, "Retry-After", "99999999999999")
 		}), []time.Duration{5 * s}, Failed},
 		{"nor until the end of the calendar", answers(func() (*http.Response, error) {
-			time.Sleep(s / 2)
+			<-time.NewTimer(s / 2).C
 			return status(503, "Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT")
 		}), []time.Duration{5 * s}, Failed},
 		{"not for an hour", answers(is(503, "Retry-After", "3600")), []time.Duration{5 * s}, Failed},
