@@ -3,12 +3,13 @@
 package otlp
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"mime"
 	"strconv"
 	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 var errAnswer = errors.New("otlp: the answer cannot be read")
@@ -53,12 +54,14 @@ func rejectedJSON(answer []byte) (int64, error) {
 
 // rejectedProtobuf reads field 1 of field 1: both signals have it there.
 func rejectedProtobuf(answer []byte) (rejected int64, err error) {
-	err = fields(answer, func(n int, _ uint64, body []byte) error {
-		if n != 1 || body == nil {
+	err = fields(answer, func(n protowire.Number, kind protowire.Type, value []byte) error {
+		if n != 1 || kind != protowire.BytesType {
 			return nil
 		}
-		return fields(body, func(n int, v uint64, body []byte) error {
-			if n == 1 && body == nil {
+		partial, _ := protowire.ConsumeBytes(value)
+		return fields(partial, func(n protowire.Number, kind protowire.Type, value []byte) error {
+			if n == 1 && kind == protowire.VarintType {
+				v, _ := protowire.ConsumeVarint(value)
 				rejected = max(int64(v), 0)
 			}
 			return nil
@@ -67,40 +70,21 @@ func rejectedProtobuf(answer []byte) (rejected int64, err error) {
 	return rejected, err
 }
 
-// fields calls each for every field of a message; body is nil for numbers.
-func fields(message []byte, each func(n int, v uint64, body []byte) error) error {
+// fields calls each for every field of a message.
+func fields(message []byte, each func(n protowire.Number, kind protowire.Type, value []byte) error) error {
 	for len(message) > 0 {
-		tag, size := binary.Uvarint(message)
-		if size <= 0 || tag>>3 == 0 || tag>>3 > 1<<29-1 {
+		n, kind, size := protowire.ConsumeTag(message)
+		if size < 0 {
 			return errAnswer
 		}
 		message = message[size:]
-		var v uint64
-		var body []byte
-		switch tag & 7 {
-		case wireVarint:
-			v, size = binary.Uvarint(message)
-		case wireFixed64:
-			size = 8
-		case wireFixed32:
-			size = 4
-		case wireBytes:
-			var length uint64
-			if length, size = binary.Uvarint(message); size <= 0 || length > uint64(len(message)-size) {
-				return errAnswer
-			}
-			body = message[size : size+int(length) : size+int(length)]
-			size += int(length)
-		default:
+		if size = protowire.ConsumeFieldValue(n, kind, message); size < 0 {
 			return errAnswer
 		}
-		if size <= 0 || size > len(message) {
-			return errAnswer
-		}
-		message = message[size:]
-		if err := each(int(tag>>3), v, body); err != nil {
+		if err := each(n, kind, message[:size]); err != nil {
 			return err
 		}
+		message = message[size:]
 	}
 	return nil
 }
