@@ -49,7 +49,7 @@ vuln: ## known vulnerabilities, from the database as a Go module (first run buil
 	GO='$(GO)' VULNDB='$(VULNDB)' .ci/vuln
 
 check: lint arch race ## what CI runs: lint, arch, race, short fuzz
-	$(MAKE) fuzz FUZZTIME=2s
+	$(MAKE) fuzz FUZZTIME=1s
 
 e2e-deps: ## npm packages of the client matrix
 	npm ci --ignore-scripts --no-audit --no-fund --prefix e2e/clients/node
