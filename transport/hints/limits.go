@@ -61,7 +61,9 @@ func Limits(h http.Header, now time.Time) (s Set) {
 			if t, err := http.ParseTime(h.Get("Date")); err == nil {
 				date = t
 			}
-			l.Full, _ = reset(v[0], date)
+			if full, ok := reset(v[0], date); ok {
+				l.Full = full
+			}
 		}
 		s.limits[s.n] = l
 		s.n++
