@@ -28,7 +28,8 @@ type replaceable struct {
 	text          string // of the file
 	cmd           *exec.Cmd
 	port          int
-	base, log     string
+	base, admin   string
+	log           string
 	finish        chan struct{}
 }
 
@@ -42,6 +43,7 @@ func newReplaceable(t *testing.T, upstream func(finish chan struct{}) *httptest.
 	}
 	ports := testenv.FreePorts(t, 2)
 	r.port, r.base = ports[0], fmt.Sprintf("http://127.0.0.1:%d", ports[0])
+	r.admin = fmt.Sprintf("http://127.0.0.1:%d", ports[1])
 	r.text = fmt.Sprintf("listen: {address: '127.0.0.1:%d'}\nadmin: {address: '127.0.0.1:%d'}\nupstreams:\n  up: {url: '%s'}\n", ports[0], ports[1], upstream(r.finish).URL)
 	r.file = configure(t, r.text)
 	r.text = read(t, r.file)
@@ -122,6 +124,71 @@ func TestFailedUpgradesChangeNothing(t *testing.T) {
 	}
 	untilGone(t, r.cmd.Process.Pid)
 	r.serves("the successor")
+}
+
+// TestUpgradeKeepsWhatWasChanged tunes and patches without saving, and finds both in the
+// successor. What does not fit the file any more refuses the upgrade.
+func TestUpgradeKeepsWhatWasChanged(t *testing.T) {
+	r := newReplaceable(t, func(f chan struct{}) *httptest.Server { return lines(t, f) })
+	if out, err := exec.CommandContext(t.Context(), program(t), "tune", "-c", r.file, "upstreams.up.retry.budget=0.125").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	patch := `{"log": {"level": "debug"}, "upstreams": {"more": {"url": "https://more.test", "headers": {"set": {"X-Key": "s3cret"}}}}}`
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, r.admin+"/v1/config", strings.NewReader(patch))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/merge-patch+json")
+	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(read(t, filepath.Join(filepath.Dir(r.file), "admin.token"))))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("patch: %s", resp.Status)
+	}
+	want := r.config()
+	for _, part := range []string{`"budget":0.125`, `"level":"debug"`, `"https://more.test"`} {
+		if !strings.Contains(want, part) {
+			t.Fatalf("%s is not in %s", part, want)
+		}
+	}
+	first := r.cmd.Process.Pid
+	for range 2 { // and on to the one after
+		if out, err := r.upgrade(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		untilGone(t, first)
+		if got := r.config(); got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+		first = pidOf(t, r.port)
+	}
+	if log := read(t, r.log); strings.Contains(log, "s3cret") {
+		t.Error("the log has a secret")
+	}
+	if err := os.WriteFile(r.file, []byte(strings.Replace(r.text, "  up:", "  renamed:", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := r.upgrade()
+	if err == nil || !strings.Contains(out, "ended before it was ready") {
+		t.Errorf("with a key that is tuned gone from the file: %v: %s", err, out)
+	}
+	if log := read(t, r.log); !strings.Contains(log, "upstreams.up") {
+		t.Errorf("the log does not say why; the command says %v: %s", err, out)
+	}
+	if got := r.config(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	signalTo(t, first, syscall.SIGTERM)
+	untilGone(t, first)
+}
+
+// config is the configuration in force.
+func (r *replaceable) config() string {
+	r.t.Helper()
+	return strings.Join(strings.Fields(fetch(r.t, r.admin+"/v1/config")), "")
 }
 
 // TestUpgradesAtOnce asks for several, amid reloads: one is made, and nobody is refused.

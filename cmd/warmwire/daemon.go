@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/warmwire/warmwire/internal/activation"
+	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/internal/sdnotify"
 	"github.com/warmwire/warmwire/internal/sidecar"
 )
@@ -58,6 +59,15 @@ func newDaemon() (*daemon, error) {
 		d.program = "" // upgrades are refused
 	}
 	return d, nil
+}
+
+// over is what stood over the file in the process before.
+func (d *daemon) over() (config.Over, error) {
+	state := d.sockets.State()
+	if state == nil {
+		return config.Over{}, nil
+	}
+	return config.UnmarshalOver(state)
 }
 
 func (d *daemon) close() { _ = d.sockets.Close() }
@@ -147,9 +157,13 @@ func (d *daemon) upgrade(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, upgradeLimit)
 	defer cancel()
-	err := d.sidecar.HandOver(func(sockets []activation.Passed) error {
+	err := d.sidecar.HandOver(func(sockets []activation.Passed, over config.Over) error {
+		state, err := over.Marshal()
+		if err != nil {
+			return err
+		}
 		next := &exec.Cmd{Path: d.program, Args: os.Args, Env: os.Environ(), Dir: d.dir, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
-		if err := activation.Succeed(ctx, next, sockets); err != nil {
+		if err := activation.Succeed(ctx, next, sockets, state); err != nil {
 			return err
 		}
 		// Nobody here waits for it: this process ends first, or the one above it collects both.

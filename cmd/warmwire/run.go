@@ -37,7 +37,11 @@ func runCommand(path *string) *cobra.Command {
 			load := func(over config.Over) (*config.Config, []string, error) {
 				return config.LoadOver(configPath(*path), os.LookupEnv, over)
 			}
-			cfg, warnings, err := load(config.Over{})
+			over, err := d.over()
+			if err != nil {
+				return err
+			}
+			cfg, warnings, err := load(over)
 			if err != nil {
 				return err
 			}
@@ -46,7 +50,7 @@ func runCommand(path *string) *cobra.Command {
 				edit = nil
 			}
 			d.sidecar, err = sidecar.New(cfg, sidecar.Options{
-				Version: buildVersion(), LogTo: os.Stderr, Load: load, EditFile: edit, Sockets: d.sockets, Upgrade: d.upgrade, Draining: d.stopping,
+				Version: buildVersion(), LogTo: os.Stderr, Load: load, Over: over, EditFile: edit, Sockets: d.sockets, Upgrade: d.upgrade, Draining: d.stopping,
 			})
 			if err != nil {
 				return err

@@ -33,6 +33,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// state is more than a pipe holds.
+var state = strings.Repeat("what was tuned", 10_000)
+
 // successor answers one connection on each listener with the name of its network.
 func successor(role string) {
 	s, err := activation.Inherit(os.LookupEnv, os.Unsetenv)
@@ -41,6 +44,9 @@ func successor(role string) {
 	}
 	if role == "hangs" {
 		select {}
+	}
+	if string(s.State()) != state {
+		os.Exit(7)
 	}
 	tcp, file := s.Listener(os.Getenv("TCP")), s.Listener(os.Getenv("UNIX"))
 	packets := s.Packets(os.Getenv("UDP"))
@@ -119,7 +125,7 @@ func TestSuccessorServesWhatItWasPassed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := r.command("serves")
-	if err := activation.Succeed(ctx, cmd, r.passed); err != nil {
+	if err := activation.Succeed(ctx, cmd, r.passed, []byte(state)); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
@@ -169,7 +175,7 @@ func TestSuccessorServesWhatItWasPassed(t *testing.T) {
 
 func TestSuccessorThatDoesNotComeUp(t *testing.T) {
 	r := newRig(t)
-	err := activation.Succeed(t.Context(), r.command("fails"), r.passed)
+	err := activation.Succeed(t.Context(), r.command("fails"), r.passed, []byte(state))
 	if err == nil || !strings.Contains(err.Error(), "ended before it was ready: exit status 3") {
 		t.Errorf("fails: %v", err)
 	}
@@ -177,7 +183,7 @@ func TestSuccessorThatDoesNotComeUp(t *testing.T) {
 	late := errors.New("enough")
 	cancel(late)
 	hangs := r.command("hangs")
-	if err := activation.Succeed(ctx, hangs, r.passed); !errors.Is(err, late) {
+	if err := activation.Succeed(ctx, hangs, r.passed, []byte(state)); !errors.Is(err, late) {
 		t.Errorf("hangs: %v", err)
 	}
 	if hangs.ProcessState == nil {
@@ -185,7 +191,7 @@ func TestSuccessorThatDoesNotComeUp(t *testing.T) {
 	}
 	none := r.command("x")
 	none.Path += "-none"
-	if err := activation.Succeed(t.Context(), none, r.passed); !errors.Is(err, os.ErrNotExist) {
+	if err := activation.Succeed(t.Context(), none, r.passed, nil); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("none: %v", err)
 	}
 	c, err := net.Dial("tcp", r.tcp.Addr().String())
@@ -211,6 +217,7 @@ func TestInheritReadsTheEnvironment(t *testing.T) {
 		{"no number", map[string]string{"LISTEN_PID": "self", "LISTEN_FDS": "x"}, `LISTEN_FDS="x"`},
 		{"negative", map[string]string{"LISTEN_PID": "self", "LISTEN_FDS": "-1"}, `LISTEN_FDS="-1"`},
 		{"too many", map[string]string{"LISTEN_PID": "self", "LISTEN_FDS": "129"}, `LISTEN_FDS="129"`},
+		{"no state", map[string]string{"WARMWIRE_HANDOVER": "", "WARMWIRE_HANDOVER_STATE": "2"}, `WARMWIRE_HANDOVER_STATE: "2", where it must be 4`},
 		{"too long", map[string]string{"WARMWIRE_HANDOVER": strings.Repeat("o", 129)}, "more than 128"},
 	}
 	for _, tt := range tests {

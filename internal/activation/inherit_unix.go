@@ -7,6 +7,7 @@ package activation
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strconv"
@@ -15,16 +16,18 @@ import (
 )
 
 const (
-	firstFD = 3   // SD_LISTEN_FDS_START
-	maxFDs  = 128 // far above what a configuration lists
+	firstFD  = 3        // SD_LISTEN_FDS_START
+	maxFDs   = 128      // far above what a configuration lists
+	maxState = 16 << 20 // bytes; far above what stands over a configuration
 )
 
 // Variables of the environment. The successor's descriptors begin with the pipe on
 // which it says that it is ready; the value has a letter for each socket behind it.
 const (
 	handoverEnv   = "WARMWIRE_HANDOVER"
-	letterOwn     = 'o' // made by a Warmwire: the last one removes its file
-	letterForeign = 's' // of systemd, which keeps it
+	stateEnv      = "WARMWIRE_HANDOVER_STATE" // the descriptor to read the state from
+	letterOwn     = 'o'                       // made by a Warmwire: the last one removes its file
+	letterForeign = 's'                       // of systemd, which keeps it
 )
 
 // Sockets are those that this process was started with.
@@ -33,6 +36,7 @@ type Sockets struct {
 	taken   []*socket
 	ready   *os.File // where the process before waits; nil: there is none
 	systemd bool
+	state   []byte
 }
 
 // A socket is one descriptor.
@@ -47,12 +51,21 @@ type socket struct {
 // that no child takes them again.
 func Inherit(lookup func(string) (string, bool), unset func(string) error) (*Sockets, error) {
 	defer func() {
-		for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID", handoverEnv} {
+		for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID", handoverEnv, stateEnv} {
 			_ = unset(name) // fails for names that are none
 		}
 	}()
 	if letters, ok := lookup(handoverEnv); ok {
-		return inherited(letters)
+		s, err := inherited(letters)
+		if err != nil {
+			return nil, err
+		}
+		if fd, ok := lookup(stateEnv); ok {
+			if s.state, err = readState(fd, firstFD+1+len(letters)); err != nil {
+				return nil, errors.Join(fmt.Errorf("handover: %s: %w", stateEnv, err), s.Close())
+			}
+		}
+		return s, nil
 	}
 	pid, _ := lookup("LISTEN_PID")
 	if pid != strconv.Itoa(os.Getpid()) {
@@ -89,6 +102,33 @@ func inherited(letters string) (*Sockets, error) {
 		}
 	}
 	return s, nil
+}
+
+// readState reads what the process before tells, from the descriptor behind the last
+// socket.
+func readState(text string, want int) ([]byte, error) {
+	if text != strconv.Itoa(want) {
+		return nil, fmt.Errorf("%q, where it must be %d", text, want)
+	}
+	unix.CloseOnExec(want)
+	f := os.NewFile(uintptr(want), "state")
+	if f == nil {
+		return nil, unix.EBADF
+	}
+	defer f.Close()
+	state, err := io.ReadAll(io.LimitReader(f, maxState+1))
+	if err == nil && len(state) > maxState {
+		err = fmt.Errorf("more than %d bytes", maxState)
+	}
+	return state, err
+}
+
+// State is what the process before this one has told with [Succeed], nil for nothing.
+func (s *Sockets) State() []byte {
+	if s == nil {
+		return nil
+	}
+	return s.state
 }
 
 // add makes a Go socket of a descriptor, which it closes.

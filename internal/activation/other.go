@@ -35,4 +35,7 @@ func (s *Sockets) Ready() error { return nil }
 func (s *Sockets) Close() error { return nil }
 
 // Succeed fails.
-func Succeed(context.Context, *exec.Cmd, []Passed) error { return ErrUnsupported }
+func Succeed(context.Context, *exec.Cmd, []Passed, []byte) error { return ErrUnsupported }
+
+// State is nothing.
+func (s *Sockets) State() []byte { return nil }

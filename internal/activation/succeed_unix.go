@@ -11,17 +11,23 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Succeed starts cmd with the sockets, and returns once it has said that it is
-// ready. When ctx ends before, or cmd does, it is killed and gone, and the error says
+// lastWords is how long a successor that has failed may take to end.
+const lastWords = 5 * time.Second
+
+// Succeed starts cmd with the sockets and the state, and returns once it has said that
+// it is ready. When ctx ends before, or cmd does, it is killed and gone, and the error says
 // so. cmd needs Path, Args and Env; what it writes goes where cmd says. On success the
 // caller may wait for cmd.
-func Succeed(ctx context.Context, cmd *exec.Cmd, passed []Passed) error {
+func Succeed(ctx context.Context, cmd *exec.Cmd, passed []Passed, state []byte) error {
 	ready, tell, err := os.Pipe()
 	if err != nil {
 		return err
@@ -44,6 +50,22 @@ func Succeed(ctx context.Context, cmd *exec.Cmd, passed []Passed) error {
 		letters += string(letter)
 	}
 	cmd.Env = append(slices.DeleteFunc(slices.Clone(cmd.Env), notForSuccessor), handoverEnv+"="+letters)
+	if len(state) > 0 {
+		from, to, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		defer from.Close()
+		var written sync.WaitGroup
+		defer written.Wait()
+		defer to.Close() // before the wait: an older program does not read
+		cmd.Env = append(cmd.Env, stateEnv+"="+strconv.Itoa(firstFD+len(cmd.ExtraFiles)))
+		cmd.ExtraFiles = append(cmd.ExtraFiles, from)
+		written.Go(func() {
+			_, _ = to.Write(state) // who reads sees if it is not whole
+			_ = to.Close()
+		})
+	}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -51,7 +73,12 @@ func Succeed(ctx context.Context, cmd *exec.Cmd, passed []Passed) error {
 	stop := context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(aLongTimeAgo) })
 	defer stop()
 	if n, err := ready.Read(make([]byte, 1)); n != 1 {
-		_ = cmd.Process.Kill() // it may have ended already
+		// It gives up the pipe before it says why, and ends.
+		last := time.AfterFunc(lastWords, func() { _ = cmd.Process.Kill() })
+		defer last.Stop()
+		if ctx.Err() != nil {
+			_ = cmd.Process.Kill() // it may have ended already
+		}
 		wait := cmd.Wait()
 		if ctx.Err() != nil {
 			return fmt.Errorf("the successor was not ready in time: %w", context.Cause(ctx))
@@ -64,7 +91,7 @@ func Succeed(ctx context.Context, cmd *exec.Cmd, passed []Passed) error {
 // notForSuccessor are variables that name another process.
 func notForSuccessor(entry string) bool {
 	name, _, _ := strings.Cut(entry, "=")
-	return strings.HasPrefix(name, "LISTEN_") || name == "WATCHDOG_PID" || name == handoverEnv
+	return strings.HasPrefix(name, "LISTEN_") || name == "WATCHDOG_PID" || name == handoverEnv || name == stateEnv
 }
 
 // duplicate makes another descriptor of a socket. It goes to the child as it is,

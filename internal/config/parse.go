@@ -53,12 +53,6 @@ func Load(path string, getenv Env) (*Config, []string, error) {
 	return LoadOver(path, getenv, Over{})
 }
 
-// An Over is what stands over the file while Warmwire runs.
-type Over struct {
-	Patch Patch             // of what the file says
-	Tuned map[string]string // by full dotted path, for keys that may be changed so; over Patch
-}
-
 // LoadOver is Load with what stands over the file.
 func LoadOver(path string, getenv Env, over Over) (*Config, []string, error) {
 	if path == "" {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -170,6 +171,7 @@ func TestPatchesAfterEachOther(t *testing.T) {
 			for _, p := range tt.patches {
 				over = over.With(mustPatch(t, p))
 			}
+			passedOn(t, over)
 			got, _, err := parse("f", []byte(file), noEnv, over)
 			if err != nil {
 				t.Fatal(err)
@@ -183,6 +185,32 @@ func TestPatchesAfterEachOther(t *testing.T) {
 	over := Over{}.With(mustPatch(t, `{"log": {"level": "debug"}, "drain": {"wait": "1s"}}`)).Tune(map[string]string{"log.level": ""})
 	if got := over.Patch.Paths(); !slices.Equal(got, []string{"drain.wait"}) {
 		t.Errorf("taken back with tune: %v is left", got)
+	}
+}
+
+// passedOn wants an Over to be the same for the process that it is handed to.
+func passedOn(t *testing.T, over Over) {
+	t.Helper()
+	text, err := over.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := UnmarshalOver(text); err != nil || !reflect.DeepEqual(got.Patch, over.Patch) || !maps.Equal(got.Tuned, over.Tuned) {
+		t.Fatalf("%v: %#v became %#v", err, over, got)
+	}
+}
+
+func TestUnmarshalOverRefuses(t *testing.T) {
+	for name, text := range map[string]string{
+		"nothing":                   "",
+		"half":                      `{"tuned": {"log.level": "de`,
+		"two":                       `{} {}`,
+		"of a later version":        `{"tuned": {}, "more": 1}`,
+		"a node of a later version": `{"patch": {"object": true, "fields": {"log": {"append": 1}}}}`,
+	} {
+		if over, err := UnmarshalOver([]byte(text)); err == nil {
+			t.Errorf("%s: %#v", name, over)
+		}
 	}
 }
 
@@ -253,6 +281,7 @@ func FuzzPatch(f *testing.F) {
 		}
 		_ = p.Paths()
 		_ = p.Untunable()
+		passedOn(t, Over{Patch: p})
 		if twice := p.With(p); !reflect.DeepEqual(twice.Paths(), p.Paths()) && !strings.Contains(patch, "null") {
 			t.Fatalf("%q twice: %v, once %v", patch, twice.Paths(), p.Paths())
 		}

@@ -317,6 +317,9 @@ func (s *Sidecar) Tune(changes map[string]string) error {
 
 // reloadLocked builds everything anew from the file and what stands over it.
 func (s *Sidecar) reloadLocked(over config.Over) error {
+	if s.frozen {
+		return errHandingOver
+	}
 	cfg, warnings, err := s.opt.Load(over)
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/warmwire/warmwire/internal/activation"
+	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/tlspool"
 )
 
@@ -18,10 +19,14 @@ import (
 // use one later find it closed, as after any keep-alive limit.
 const retireLimit = 10 * time.Second
 
-// HandOver passes the listeners to a successor. start starts it with them and waits
-// until it serves; its error leaves everything as it was. Afterwards Run takes no more
+// errHandingOver refuses what the successor would not learn of.
+var errHandingOver = errors.New("an upgrade is under way: try again when it has ended")
+
+// HandOver passes the listeners to a successor, and what stands over the file. start
+// starts it with them and waits until it serves; its error leaves everything as it was.
+// Meanwhile the configuration cannot be changed. Afterwards Run takes no more
 // connections, lets what runs finish for drain.upgrade_timeout at most, and returns.
-func (s *Sidecar) HandOver(start func([]activation.Passed) error) error {
+func (s *Sidecar) HandOver(start func([]activation.Passed, config.Over) error) error {
 	if !s.handing.TryLock() {
 		return errors.New("another upgrade is under way")
 	}
@@ -36,19 +41,47 @@ func (s *Sidecar) HandOver(start func([]activation.Passed) error) error {
 	if err != nil {
 		return err
 	}
+	over := s.freeze()
+	defer s.thaw()
 	// So that it starts warm. Each ticket is used once: by this process or by that one.
 	s.saveSessions((*tlspool.Store).SaveSpare)
 	s.saveIdleLimits()
-	if err := start(passed); err != nil {
-		return err
-	}
-	for _, p := range passed {
-		if u, ok := p.Socket.(*net.UnixListener); ok {
-			u.SetUnlinkOnClose(false) // the file is the successor's
+	// Before it serves: whoever stops this process then must not take its socket files away.
+	unlinkOnClose(passed, false)
+	if err := start(passed, over); err != nil {
+		if !s.draining.Load() { // else a file may stay, which the next start replaces
+			unlinkOnClose(passed, true)
 		}
+		return err
 	}
 	close(s.handedOver)
 	return nil
+}
+
+// unlinkOnClose says whether the files of Unix sockets go with this process. Those of
+// systemd stay.
+func unlinkOnClose(passed []activation.Passed, unlink bool) {
+	for _, p := range passed {
+		if u, ok := p.Socket.(*net.UnixListener); ok && !p.Foreign {
+			u.SetUnlinkOnClose(unlink)
+		}
+	}
+}
+
+// freeze refuses every change of the configuration until [Sidecar.thaw], and returns
+// what stands over the file.
+func (s *Sidecar) freeze() config.Over {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	s.frozen = true
+	return s.over
+}
+
+// thaw has no effect once a successor serves.
+func (s *Sidecar) thaw() {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	s.frozen = s.succeeded()
 }
 
 // succeeded says whether another process has taken over.

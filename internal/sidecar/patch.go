@@ -24,7 +24,7 @@ type patchStatus struct {
 }
 
 // unsavedUntil is how long a patch lasts that is not in the file, as what is tuned.
-const unsavedUntil = "this process ends: a reload keeps it, ?save=true writes it into the file"
+const unsavedUntil = "this process ends: a reload and an upgrade keep it, ?save=true writes it into the file"
 
 // configuration is what is in force, and its entity tag.
 func (s *Sidecar) configuration() (any, string) {

@@ -43,6 +43,9 @@ type Options struct {
 	// Load reads the configuration again, with what stands over the file (see
 	// [config.LoadOver]); nil: it can be neither reloaded nor tuned nor patched.
 	Load func(config.Over) (*config.Config, []string, error)
+	// Over is what stands over the file from the start: what the process before handed over.
+	// The configuration holds it already.
+	Over config.Over
 	// EditFile changes the text of the file to what change makes of it, whole or not at
 	// all; nil from change leaves it as it is. nil = there is no file to write.
 	EditFile func(change func(text []byte, getenv config.Env) ([]byte, error)) error
@@ -109,6 +112,7 @@ type Sidecar struct {
 	collector *collector        // nil = none
 	callers   callers
 	over      config.Over // what stands over the file; never changed in place
+	frozen    bool        // a successor starts with it, or has
 
 	shown atomic.Pointer[shown]     // what status shows
 	quic  atomic.Pointer[quicState] // nil while no upstream may use HTTP/3
@@ -213,7 +217,7 @@ func (s *Sidecar) build(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	s.cfg, s.upstreams = cfg, ups
+	s.cfg, s.upstreams, s.over = cfg, ups, s.opt.Over
 	s.shown.Store(&shown{cfg, ups, who.book, s.over})
 	s.useCallers(who, cfg)
 	s.useCollector(where, cfg)
