@@ -195,6 +195,61 @@ func TestPatchIsSaved(t *testing.T) {
 	}
 }
 
+// TestPatchThatCannotBeWritten is found out after it was applied, and is taken back.
+func TestPatchThatCannotBeWritten(t *testing.T) {
+	api, _ := answering(t, okAnswer)
+	r := start(t, api, "")
+	before, tag := r.get("/v1/config"), r.tag()
+	r.full = true
+	status, body, _ := r.patch("?save=true", `{"log": {"level": "debug"}}`, nil)
+	if status != http.StatusUnprocessableEntity || !strings.Contains(body, "no space left on device") || !strings.Contains(body, "what was in force is again") {
+		t.Errorf("%d %s", status, body)
+	}
+	if r.get("/v1/config") != before || r.tag() != tag {
+		t.Error("something has changed")
+	}
+	r.full = false
+	if status, body, _ := r.patch("?save=true", `{"log": {"level": "debug"}}`, http.Header{"If-Match": {tag}}); status != http.StatusOK {
+		t.Errorf("with room again: %d %s", status, body)
+	}
+}
+
+// TestConfigurationIsNotSentAgain where the reader has it (RFC 9110 §13.1.2).
+func TestConfigurationIsNotSentAgain(t *testing.T) {
+	api, _ := answering(t, okAnswer)
+	r := start(t, api, "")
+	tag := r.tag()
+	ask := func(has string) (int, int64) {
+		req, err := http.NewRequest(http.MethodGet, "http://"+r.admin+"/v1/config", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("If-None-Match", has)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		n, err := io.Copy(io.Discard, resp.Body)
+		if err != nil || resp.Header.Get("ETag") != r.tag() {
+			t.Errorf("%s: %v, tag %s", has, err, resp.Header.Get("ETag"))
+		}
+		return resp.StatusCode, n
+	}
+	for _, has := range []string{tag, "W/" + tag, `"other", ` + tag, "*"} {
+		if status, n := ask(has); status != http.StatusNotModified || n != 0 {
+			t.Errorf("%s: %d with %d bytes", has, status, n)
+		}
+	}
+	if status, n := ask(`"other"`); status != http.StatusOK || n == 0 {
+		t.Errorf("another: %d with %d bytes", status, n)
+	}
+	r.patch("", `{"log": {"level": "debug"}}`, nil)
+	if status, _ := ask(tag); status != http.StatusOK {
+		t.Errorf("of before a change: %d", status)
+	}
+}
+
 // TestFromBeyondLoopback has the admin listener where the apps' token is the operator's:
 // who has it chooses neither what is trusted, nor what becomes of the operator's own
 // changes, nor does a value name a variable of the environment, where keys are.

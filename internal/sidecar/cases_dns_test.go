@@ -75,9 +75,10 @@ func TestNamesOutliveTheirResolver(t *testing.T) {
 func TestFlushForgets(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }))
 	t.Cleanup(up.Close)
+	up.Config.SetKeepAlivesEnabled(false) // each request looks the name up
 	_, upPort, _ := net.SplitHostPort(up.Listener.Addr().String())
 	port, stopResolver := startDnsmasq(t)
-	r := start(t, up.Listener.Addr().String(), fmt.Sprintf("upstreams:\n  up: {url: 'http://api.model.test:%s', pool: {warm: 0, idle_timeout: 1ms}}\n"+
+	r := start(t, up.Listener.Addr().String(), fmt.Sprintf("upstreams:\n  up: {url: 'http://api.model.test:%s', pool: {warm: 0}}\n"+
 		"dns: {mode: resolvers_only, resolvers: ['udp://127.0.0.1:%s'], cache_file: none}\n", upPort, port))
 	get := func() int {
 		t.Helper()

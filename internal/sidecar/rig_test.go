@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,6 +33,7 @@ type rig struct {
 	admin  string
 	log    *syncBuffer
 	file   string // of the configuration
+	full   bool   // its disk
 	state  string // folder
 	cancel context.CancelFunc
 	done   chan error
@@ -95,6 +97,9 @@ func (r *rig) edit(change func([]byte, config.Env) ([]byte, error)) error {
 	}
 	if text, err = change(text, os.LookupEnv); err != nil || text == nil {
 		return err
+	}
+	if r.full {
+		return syscall.ENOSPC
 	}
 	return os.WriteFile(r.file, text, 0o600)
 }
