@@ -49,12 +49,12 @@ func EditPatch(text []byte, patch Patch, getenv Env, rest Over, want *Config) ([
 		switch {
 		case err != nil:
 			return
-		case n.remove:
+		case n.Remove:
 			text, err = cut(text, parts)
-		case n.fields != nil:
+		case n.Fields != nil:
 			text, err = edit(text, parts, "{}")
 		default:
-			text, err = edit(text, parts, inFlow(n.value))
+			text, err = edit(text, parts, inFlow(n.Value))
 		}
 		if err != nil {
 			err = fmt.Errorf("%s: %w", strings.Join(parts, "."), err)

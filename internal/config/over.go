@@ -30,7 +30,7 @@ func (o Over) With(p Patch) Over {
 			switch {
 			case strings.HasPrefix(q, path+"."): // what else was tuned there stays
 				out.Patch = out.Patch.With(patchAt(strings.Split(path, "."), o.Tuned[path]))
-			case q == path || strings.HasPrefix(path, q+"."):
+			case within(path, q):
 			default:
 				continue
 			}
@@ -48,15 +48,15 @@ func patchAt(parts []string, text string) Patch {
 	if err := yaml.Unmarshal([]byte(text), &doc); err != nil || len(doc.Content) != 1 {
 		panic(fmt.Sprintf("config: internal error: %v", err)) // it is in force
 	}
-	n := patchNode{value: asText(doc.Content[0])}
-	if m, ok := n.value.(map[string]any); ok {
-		n = patchNode{fields: map[string]patchNode{}, anew: true}
+	n := patchNode{Value: asText(doc.Content[0])}
+	if m, ok := n.Value.(map[string]any); ok {
+		n = patchNode{Fields: map[string]patchNode{}, Anew: true}
 		for name, item := range m {
-			n.fields[name] = patchNode{value: item}
+			n.Fields[name] = patchNode{Value: item}
 		}
 	}
 	for _, part := range slices.Backward(parts) {
-		n = patchNode{fields: map[string]patchNode{part: n}}
+		n = patchNode{Fields: map[string]patchNode{part: n}}
 	}
 	return Patch{n}
 }
@@ -84,7 +84,7 @@ func asText(n *yaml.Node) any {
 func (o Over) Without(paths []string) Over {
 	out := Over{o.Patch.Drop(paths), maps.Clone(o.Tuned)}
 	maps.DeleteFunc(out.Tuned, func(path, _ string) bool {
-		return slices.ContainsFunc(paths, func(q string) bool { return q == path || strings.HasPrefix(path, q+".") })
+		return slices.ContainsFunc(paths, func(q string) bool { return within(path, q) })
 	})
 	return out
 }
@@ -109,21 +109,13 @@ func (o Over) Tune(changes map[string]string) Over {
 // An overImage is an Over in the form that one process writes and another reads. It is no
 // JSON Merge Patch, which cannot say that an object stands in place of what was there.
 type overImage struct {
-	Patch nodeImage         `json:"patch,omitzero"`
-	Tuned map[string]string `json:"tuned,omitempty"`
-}
-
-type nodeImage struct {
-	Fields map[string]nodeImage `json:"fields,omitempty"`
-	Object bool                 `json:"object,omitzero"` // as Fields may be empty
-	Anew   bool                 `json:"anew,omitzero"`
-	Remove bool                 `json:"remove,omitzero"`
-	Value  any                  `json:"value,omitempty"`
+	Patch patchNode         `json:"patch,omitzero"`
+	Tuned map[string]string `json:"tuned,omitzero"`
 }
 
 // Marshal writes o for [UnmarshalOver]. It may hold secrets, as the file may.
 func (o Over) Marshal() ([]byte, error) {
-	return json.Marshal(overImage{o.Patch.root.image(), o.Tuned})
+	return json.Marshal(overImage{o.Patch.root, o.Tuned})
 }
 
 // UnmarshalOver reads what [Over.Marshal] wrote, perhaps of another version. Whether the
@@ -139,27 +131,5 @@ func UnmarshalOver(text []byte) (Over, error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return Over{}, errors.New("what stands over the file: more behind it")
 	}
-	return Over{Patch{im.Patch.node()}, im.Tuned}, nil
-}
-
-func (n patchNode) image() nodeImage {
-	im := nodeImage{Object: n.fields != nil, Anew: n.anew, Remove: n.remove, Value: n.value}
-	if len(n.fields) > 0 {
-		im.Fields = make(map[string]nodeImage, len(n.fields))
-		for name, f := range n.fields {
-			im.Fields[name] = f.image()
-		}
-	}
-	return im
-}
-
-func (im nodeImage) node() patchNode {
-	n := patchNode{anew: im.Anew, remove: im.Remove, value: im.Value}
-	if im.Object {
-		n.fields = make(map[string]patchNode, len(im.Fields))
-		for name, f := range im.Fields {
-			n.fields[name] = f.node()
-		}
-	}
-	return n
+	return Over{Patch{im.Patch}, im.Tuned}, nil
 }

@@ -28,12 +28,13 @@ const maxPatchDepth = 16
 // never changed in place.
 type Patch struct{ root patchNode }
 
-// A patchNode is one value of a patch: an object if fields is not nil.
+// A patchNode is one value of a patch: an object if Fields is not nil. Its JSON is that of
+// [Over.Marshal].
 type patchNode struct {
-	fields map[string]patchNode
-	anew   bool // the object stands in place of what is there: it was null or no object before
-	remove bool
-	value  any // text, number, bool or list
+	Fields map[string]patchNode `json:"fields,omitzero"`
+	Anew   bool                 `json:"anew,omitzero"` // the object stands in place of what is there: it was null or no object before
+	Remove bool                 `json:"remove,omitzero"`
+	Value  any                  `json:"value,omitzero"` // text, number, bool or list
 }
 
 // ParsePatch reads a patch. What it says of an error holds nothing of the values.
@@ -52,7 +53,7 @@ func ParsePatch(text []byte) (Patch, error) {
 	} else if errors.Is(err, io.EOF) {
 		err = why(err)
 	}
-	if err == nil && n.fields == nil {
+	if err == nil && n.Fields == nil {
 		err = errors.New("it must be an object: {\"KEY\": VALUE}")
 	}
 	if err != nil {
@@ -82,24 +83,24 @@ func readPatch(dec *jsontext.Decoder) (patchNode, error) {
 	}
 	switch tok.Kind() {
 	case jsontext.KindNull:
-		return patchNode{remove: true}, nil
+		return patchNode{Remove: true}, nil
 	case jsontext.KindTrue, jsontext.KindFalse:
-		return patchNode{value: tok.Bool()}, nil
+		return patchNode{Value: tok.Bool()}, nil
 	case jsontext.KindNumber:
-		return patchNode{value: json.Number(tok.String())}, nil
+		return patchNode{Value: json.Number(tok.String())}, nil
 	case jsontext.KindString:
-		return patchNode{value: tok.String()}, nil
+		return patchNode{Value: tok.String()}, nil
 	case jsontext.KindBeginArray:
 		return readList(dec)
 	}
-	n := patchNode{fields: map[string]patchNode{}}
+	n := patchNode{Fields: map[string]patchNode{}}
 	for dec.PeekKind() != jsontext.KindEndObject {
 		name, err := dec.ReadToken()
 		if err != nil {
 			return n, err
 		}
 		key := name.String() // before the next token takes its place
-		if n.fields[key], err = readPatch(dec); err != nil {
+		if n.Fields[key], err = readPatch(dec); err != nil {
 			return n, err
 		}
 	}
@@ -118,23 +119,23 @@ func readList(dec *jsontext.Decoder) (patchNode, error) {
 		list = append(list, item.plain())
 	}
 	_, err := dec.ReadToken()
-	return patchNode{value: list}, err
+	return patchNode{Value: list}, err
 }
 
 // plain is the value that a node of a list is.
 func (n patchNode) plain() any {
-	if n.fields == nil {
-		return n.value
+	if n.Fields == nil {
+		return n.Value
 	}
-	m := make(map[string]any, len(n.fields))
-	for name, f := range n.fields {
+	m := make(map[string]any, len(n.Fields))
+	for name, f := range n.Fields {
 		m[name] = f.plain()
 	}
 	return m
 }
 
 // Empty says whether p changes nothing, whatever the file.
-func (p Patch) Empty() bool { return len(p.root.fields) == 0 }
+func (p Patch) Empty() bool { return len(p.root.Fields) == 0 }
 
 // With is p and then q.
 func (p Patch) With(q Patch) Patch {
@@ -145,24 +146,24 @@ func (p Patch) With(q Patch) Patch {
 }
 
 func (n patchNode) with(q patchNode) patchNode {
-	if q.fields == nil {
+	if q.Fields == nil {
 		return q
 	}
-	if n.fields == nil && (n.remove || n.value != nil) {
-		n.anew = true // q is an object where n had none
+	if n.Fields == nil && (n.Remove || n.Value != nil) {
+		n.Anew = true // q is an object where n had none
 	}
-	out := patchNode{fields: maps.Clone(n.fields), anew: n.anew || q.anew}
-	if out.fields == nil || q.anew {
-		out.fields = map[string]patchNode{}
+	out := patchNode{Fields: maps.Clone(n.Fields), Anew: n.Anew || q.Anew}
+	if out.Fields == nil || q.Anew {
+		out.Fields = map[string]patchNode{}
 	}
-	for name, f := range q.fields {
-		old, there := out.fields[name]
+	for name, f := range q.Fields {
+		old, there := out.Fields[name]
 		switch {
 		case there:
-			out.fields[name] = old.with(f)
-		case out.anew && f.remove: // nothing is there to take away
+			out.Fields[name] = old.with(f)
+		case out.Anew && f.Remove: // nothing is there to take away
 		default:
-			out.fields[name] = f
+			out.Fields[name] = f
 		}
 	}
 	return out
@@ -170,20 +171,20 @@ func (n patchNode) with(q patchNode) patchNode {
 
 // without leaves out what is as in shown already, and says whether anything is left.
 func (n patchNode) without(shown any) (patchNode, bool) {
-	if n.fields == nil {
-		return n, n.remove || !sameJSON(n.value, shown)
+	if n.Fields == nil {
+		return n, n.Remove || !sameJSON(n.Value, shown)
 	}
 	tree, isTree := shown.(map[string]any)
-	if !isTree && len(n.fields) == 0 {
+	if !isTree && len(n.Fields) == 0 {
 		return n, true
 	}
-	out := patchNode{fields: map[string]patchNode{}, anew: n.anew}
-	for name, f := range n.fields {
+	out := patchNode{Fields: map[string]patchNode{}, Anew: n.Anew}
+	for name, f := range n.Fields {
 		if left, any := f.without(tree[name]); any {
-			out.fields[name] = left
+			out.Fields[name] = left
 		}
 	}
-	return out, len(out.fields) > 0
+	return out, len(out.Fields) > 0
 }
 
 // Unlike is what p says otherwise than c: a secret that comes back as it is shown is no
@@ -214,14 +215,14 @@ func (p Patch) Paths() []string {
 
 // walk visits all that is no object, and empty objects, in the order of their names.
 func (n patchNode) walk(parts []string, visit func(parts []string, n patchNode)) {
-	if len(n.fields) == 0 {
+	if len(n.Fields) == 0 {
 		if len(parts) > 0 {
 			visit(parts, n)
 		}
 		return
 	}
-	for _, name := range slices.Sorted(maps.Keys(n.fields)) {
-		n.fields[name].walk(append(slices.Clip(parts), name), visit)
+	for _, name := range slices.Sorted(maps.Keys(n.Fields)) {
+		n.Fields[name].walk(append(slices.Clip(parts), name), visit)
 	}
 }
 
@@ -236,34 +237,39 @@ func (p Patch) Drop(paths []string) Patch {
 
 func (n patchNode) drop(at string, paths []string) (patchNode, bool) {
 	for _, p := range paths {
-		if at != "" && (at == p || strings.HasPrefix(at, p+".")) {
+		if at != "" && within(at, p) {
 			return n, false
 		}
 	}
-	if len(n.fields) == 0 {
+	if len(n.Fields) == 0 {
 		return n, true
 	}
-	out := patchNode{fields: map[string]patchNode{}, anew: n.anew}
-	for name, f := range n.fields {
+	out := patchNode{Fields: map[string]patchNode{}, Anew: n.Anew}
+	for name, f := range n.Fields {
 		if left, any := f.drop(join(at, name), paths); any {
-			out.fields[name] = left
+			out.Fields[name] = left
 		}
 	}
-	return out, len(out.fields) > 0 || out.anew
+	return out, len(out.Fields) > 0 || out.Anew
+}
+
+// within says whether the key at path is the one at section, or inside of it.
+func within(path, section string) bool {
+	return path == section || strings.HasPrefix(path, section+".")
 }
 
 // dropMasked is p less what is only the sign for a secret.
 func (n patchNode) dropMasked() (patchNode, bool) {
-	if len(n.fields) == 0 {
-		return n, !holdsMask(n.value)
+	if len(n.Fields) == 0 {
+		return n, !holdsMask(n.Value)
 	}
-	out := patchNode{fields: map[string]patchNode{}, anew: n.anew}
-	for name, f := range n.fields {
+	out := patchNode{Fields: map[string]patchNode{}, Anew: n.Anew}
+	for name, f := range n.Fields {
 		if left, any := f.dropMasked(); any {
-			out.fields[name] = left
+			out.Fields[name] = left
 		}
 	}
-	return out, len(out.fields) > 0
+	return out, len(out.Fields) > 0
 }
 
 // Unmasked is p less the secrets that stand in it as they are shown.
@@ -281,14 +287,14 @@ func holdsMask(v any) bool {
 
 // holds says whether a text in v is one that is looked for.
 func holds(v any, is func(string) bool) bool {
-	within := func(v any) bool { return holds(v, is) }
+	inside := func(v any) bool { return holds(v, is) }
 	switch v := v.(type) {
 	case string:
 		return is(v)
 	case []any:
-		return slices.ContainsFunc(v, within)
+		return slices.ContainsFunc(v, inside)
 	case map[string]any:
-		return slices.ContainsFunc(slices.Collect(maps.Values(v)), within)
+		return slices.ContainsFunc(slices.Collect(maps.Values(v)), inside)
 	}
 	return false
 }
@@ -307,7 +313,7 @@ func (p Patch) Untunable() (out []string) {
 // Variables are the keys of p whose values take anything from the environment.
 func (p Patch) Variables() (out []string) {
 	p.root.walk(nil, func(parts []string, n patchNode) {
-		if holds(n.value, hasVariable) {
+		if holds(n.Value, hasVariable) {
 			out = append(out, strings.Join(parts, "."))
 		}
 	})
@@ -315,23 +321,23 @@ func (p Patch) Variables() (out []string) {
 }
 
 func tunablePath(path string) bool {
-	within := func(list []string, rel string) bool {
+	listed := func(list []string, rel string) bool {
 		return slices.ContainsFunc(list, func(t string) bool {
 			return t == rel || strings.HasPrefix(rel, strings.TrimSuffix(t, ".")+".")
 		})
 	}
 	if rest, ok := strings.CutPrefix(path, "defaults."); ok {
-		return within(tunableUpstream, rest)
+		return listed(tunableUpstream, rest)
 	}
 	section, rest, _ := strings.Cut(path, ".")
 	_, rel, _ := strings.Cut(rest, ".")
 	switch section {
 	case "upstreams":
-		return within(tunableUpstream, rel)
+		return listed(tunableUpstream, rel)
 	case "tenants":
-		return within(tunableTenant, rel)
+		return listed(tunableTenant, rel)
 	}
-	return within(tunableTop, path)
+	return listed(tunableTop, path)
 }
 
 // applyPatch merges a patch into what the file says. Of a key that is taken away
@@ -340,9 +346,9 @@ func (p *parser) applyPatch(root *yaml.Node, patch Patch) {
 	patch.root.walk(nil, func(parts []string, n patchNode) {
 		path := strings.Join(parts, ".")
 		switch {
-		case n.remove && !p.known(parts):
+		case n.Remove && !p.known(parts):
 			p.addf(0, path, "unknown key: `warmwire config default` lists all")
-		case holdsMask(n.value):
+		case holdsMask(n.Value):
 			p.addf(0, path, "%s stands for a secret: write the secret itself, or leave the key out to keep it", hidden)
 		}
 	})
@@ -382,26 +388,26 @@ func (p *parser) known(parts []string) bool {
 
 // mergeInto is MergePatch of RFC 7396 §2 for a mapping.
 func (n patchNode) mergeInto(to *yaml.Node) {
-	if to.Kind != yaml.MappingNode || n.anew {
+	if to.Kind != yaml.MappingNode || n.Anew {
 		*to = yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 	}
-	for _, name := range slices.Sorted(maps.Keys(n.fields)) {
-		f, at := n.fields[name], slot(to, name)
+	for _, name := range slices.Sorted(maps.Keys(n.Fields)) {
+		f, at := n.Fields[name], slot(to, name)
 		switch {
-		case f.remove && at >= 0:
+		case f.Remove && at >= 0:
 			to.Content = slices.Delete(to.Content, at-1, at+1)
 			continue
-		case f.remove:
+		case f.Remove:
 			continue
 		case at < 0:
 			to.Content = append(to.Content, scalarNode(name), &yaml.Node{})
 			at = len(to.Content) - 1
 		}
-		if f.fields != nil {
+		if f.Fields != nil {
 			f.mergeInto(to.Content[at])
 			continue
 		}
-		to.Content[at] = valueNode(f.value)
+		to.Content[at] = valueNode(f.Value)
 	}
 }
 

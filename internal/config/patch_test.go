@@ -206,7 +206,7 @@ func TestUnmarshalOverRefuses(t *testing.T) {
 		"half":                      `{"tuned": {"log.level": "de`,
 		"two":                       `{} {}`,
 		"of a later version":        `{"tuned": {}, "more": 1}`,
-		"a node of a later version": `{"patch": {"object": true, "fields": {"log": {"append": 1}}}}`,
+		"a node of a later version": `{"patch": {"fields": {"log": {"append": 1}}}}`,
 	} {
 		if over, err := UnmarshalOver([]byte(text)); err == nil {
 			t.Errorf("%s: %#v", name, over)
