@@ -73,12 +73,12 @@ func Succeed(ctx context.Context, cmd *exec.Cmd, passed []Passed, state []byte) 
 	stop := context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(aLongTimeAgo) })
 	defer stop()
 	if n, err := ready.Read(make([]byte, 1)); n != 1 {
-		// It gives up the pipe before it says why, and ends.
-		last := time.AfterFunc(lastWords, func() { _ = cmd.Process.Kill() })
-		defer last.Stop()
+		left := lastWords // it gives up the pipe before it says why, and ends
 		if ctx.Err() != nil {
-			_ = cmd.Process.Kill() // it may have ended already
+			left = 0
 		}
+		kill := time.AfterFunc(left, func() { _ = cmd.Process.Kill() }) // it may have ended already
+		defer kill.Stop()
 		wait := cmd.Wait()
 		if ctx.Err() != nil {
 			return fmt.Errorf("the successor was not ready in time: %w", context.Cause(ctx))
