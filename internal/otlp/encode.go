@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // An Encoding is how messages are written.
@@ -27,14 +29,6 @@ func (e Encoding) contentType() string {
 	return "application/x-protobuf"
 }
 
-// Wire types of protobuf.
-const (
-	wireVarint  = 0
-	wireFixed64 = 1
-	wireBytes   = 2
-	wireFixed32 = 5
-)
-
 // An encoder writes one tree of messages in either encoding, so that both say the same.
 // Fields with their zero value are left out, as protobuf does, except where the name of
 // a method says otherwise.
@@ -46,7 +40,7 @@ type encoder struct {
 
 // message writes field number n with what body writes into it.
 func (e *encoder) message(n int, name string, body func()) {
-	e.name(n, name, wireBytes)
+	e.name(n, name, protowire.BytesType)
 	e.body(body)
 }
 
@@ -64,8 +58,7 @@ func (e *encoder) body(write func()) {
 	write()
 	// The length stands before the body and is known now: bodies are short, and moved.
 	var size [binary.MaxVarintLen64]byte
-	n := binary.PutUvarint(size[:], uint64(len(e.buf)-begin))
-	e.buf = slices.Insert(e.buf, begin, size[:n]...)
+	e.buf = slices.Insert(e.buf, begin, protowire.AppendVarint(size[:0], uint64(len(e.buf)-begin))...)
 }
 
 // list writes field n as a list of count messages.
@@ -74,7 +67,7 @@ func (e *encoder) list(n int, name string, count int, item func(i int)) {
 		return
 	}
 	if e.encoding == JSON {
-		e.name(n, name, wireBytes)
+		e.name(n, name, protowire.BytesType)
 		e.buf = append(e.buf, '[')
 		for i := range count {
 			if i > 0 {
@@ -91,9 +84,9 @@ func (e *encoder) list(n int, name string, count int, item func(i int)) {
 }
 
 // name begins field n.
-func (e *encoder) name(n int, name string, wire int) {
+func (e *encoder) name(n int, name string, wire protowire.Type) {
 	if e.encoding == Protobuf {
-		e.buf = binary.AppendUvarint(e.buf, uint64(n<<3|wire))
+		e.buf = protowire.AppendTag(e.buf, protowire.Number(n), wire)
 		return
 	}
 	if !e.first {
@@ -113,7 +106,7 @@ func (e *encoder) str(n int, name, v string) {
 
 // strAlways is for members of a oneof, which say by being there what they are.
 func (e *encoder) strAlways(n int, name, v string) {
-	e.name(n, name, wireBytes)
+	e.name(n, name, protowire.BytesType)
 	if e.encoding == JSON {
 		e.buf = appendJSONString(e.buf, v)
 		return
@@ -121,8 +114,7 @@ func (e *encoder) strAlways(n int, name, v string) {
 	if !utf8.ValidString(v) { // protobuf refuses the whole message otherwise
 		v = string([]rune(v))
 	}
-	e.buf = binary.AppendUvarint(e.buf, uint64(len(v)))
-	e.buf = append(e.buf, v...)
+	e.buf = protowire.AppendString(e.buf, v)
 }
 
 // id writes bytes; in JSON they are hex and not base64 (OTLP §JSON Protobuf Encoding).
@@ -130,15 +122,14 @@ func (e *encoder) id(n int, name string, v []byte) {
 	if len(v) == 0 {
 		return
 	}
-	e.name(n, name, wireBytes)
+	e.name(n, name, protowire.BytesType)
 	if e.encoding == JSON {
 		e.buf = append(e.buf, '"')
 		e.buf = hex.AppendEncode(e.buf, v)
 		e.buf = append(e.buf, '"')
 		return
 	}
-	e.buf = binary.AppendUvarint(e.buf, uint64(len(v)))
-	e.buf = append(e.buf, v...)
+	e.buf = protowire.AppendBytes(e.buf, v)
 }
 
 // enum writes a varint, in JSON a number.
@@ -146,43 +137,40 @@ func (e *encoder) enum(n int, name string, v int) {
 	if v == 0 {
 		return
 	}
-	e.name(n, name, wireVarint)
+	e.name(n, name, protowire.VarintType)
 	if e.encoding == JSON {
 		e.buf = strconv.AppendInt(e.buf, int64(v), 10)
 		return
 	}
-	e.buf = binary.AppendUvarint(e.buf, uint64(v))
+	e.buf = protowire.AppendVarint(e.buf, uint64(v))
 }
 
 // int64Always writes an int64, in JSON a string.
 func (e *encoder) int64Always(n int, name string, v int64) {
-	e.name(n, name, wireVarint)
+	e.name(n, name, protowire.VarintType)
 	if e.encoding == JSON {
 		e.buf = append(e.buf, '"')
 		e.buf = strconv.AppendInt(e.buf, v, 10)
 		e.buf = append(e.buf, '"')
 		return
 	}
-	e.buf = binary.AppendUvarint(e.buf, uint64(v))
+	e.buf = protowire.AppendVarint(e.buf, uint64(v))
 }
 
 func (e *encoder) boolAlways(n int, name string, v bool) {
-	e.name(n, name, wireVarint)
+	e.name(n, name, protowire.VarintType)
 	if e.encoding == JSON {
 		e.buf = strconv.AppendBool(e.buf, v)
 		return
 	}
-	e.buf = append(e.buf, 0)
-	if v {
-		e.buf[len(e.buf)-1] = 1
-	}
+	e.buf = protowire.AppendVarint(e.buf, protowire.EncodeBool(v))
 }
 
 func (e *encoder) fixed64(n int, name string, v uint64) {
 	if v == 0 {
 		return
 	}
-	e.name(n, name, wireFixed64)
+	e.name(n, name, protowire.Fixed64Type)
 	e.fixed64Value(v)
 }
 
@@ -193,24 +181,24 @@ func (e *encoder) fixed64Value(v uint64) {
 		e.buf = append(e.buf, '"')
 		return
 	}
-	e.buf = binary.LittleEndian.AppendUint64(e.buf, v)
+	e.buf = protowire.AppendFixed64(e.buf, v)
 }
 
 func (e *encoder) fixed32(n int, name string, v uint32) {
 	if v == 0 {
 		return
 	}
-	e.name(n, name, wireFixed32)
+	e.name(n, name, protowire.Fixed32Type)
 	if e.encoding == JSON {
 		e.buf = strconv.AppendUint(e.buf, uint64(v), 10)
 		return
 	}
-	e.buf = binary.LittleEndian.AppendUint32(e.buf, v)
+	e.buf = protowire.AppendFixed32(e.buf, v)
 }
 
 // doubleAlways writes v, which is finite.
 func (e *encoder) doubleAlways(n int, name string, v float64) {
-	e.name(n, name, wireFixed64)
+	e.name(n, name, protowire.Fixed64Type)
 	e.doubleValue(v)
 }
 
@@ -219,14 +207,14 @@ func (e *encoder) doubleValue(v float64) {
 		e.buf = strconv.AppendFloat(e.buf, v, 'g', -1, 64)
 		return
 	}
-	e.buf = binary.LittleEndian.AppendUint64(e.buf, math.Float64bits(v))
+	e.buf = protowire.AppendFixed64(e.buf, math.Float64bits(v))
 }
 
 // packed writes a list of numbers of eight bytes each.
 func packed[T any](e *encoder, n int, name string, values []T, write func(T)) {
-	e.name(n, name, wireBytes)
+	e.name(n, name, protowire.BytesType)
 	if e.encoding == Protobuf {
-		e.buf = binary.AppendUvarint(e.buf, uint64(8*len(values)))
+		e.buf = protowire.AppendVarint(e.buf, uint64(8*len(values)))
 		for _, v := range values {
 			write(v)
 		}
