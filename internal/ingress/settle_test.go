@@ -17,14 +17,10 @@ import (
 	"github.com/warmwire/warmwire/internal/dialect"
 )
 
-type answerer func(*http.Request) (*http.Response, error)
-
-func (a answerer) RoundTrip(r *http.Request) (*http.Response, error) { return a(r) }
-
 // drained starts a Server with one request whose answer is written but for its last chunk,
 // which the app has not read, and drains it. It returns the app's side, and the end.
 func drained(t *testing.T) (app *bufio.Reader, over <-chan struct{}) {
-	up := answerer(func(*http.Request) (*http.Response, error) {
+	up := roundTripper(func(*http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 200, ProtoMajor: 1, ProtoMinor: 1, ContentLength: -1, Header: http.Header{},
 			Body: io.NopCloser(strings.NewReader("token"))}, nil
 	})
