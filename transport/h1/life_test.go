@@ -332,3 +332,50 @@ func TestAnswerBeforeTheBodysEnd(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A lateWriter's writes return after what they wrote was answered.
+type lateWriter struct{ net.Conn }
+
+func (l *lateWriter) Write(p []byte) (int, error) {
+	n, err := l.Conn.Write(p)
+	<-time.NewTimer(lastWriteGrace / 2).C
+	return n, err
+}
+
+// The answer may overtake the return of the write that ended the body: the connection
+// serves the next request nevertheless.
+func TestAnswerOvertakesTheLastWrite(t *testing.T) {
+	for name, length := range map[string]int64{"length": 4, "chunked": -1} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				local, remote := net.Pipe()
+				c := New(&lateWriter{local}, Config{})
+				go func() {
+					req, err := http.ReadRequest(bufio.NewReader(remote))
+					if err == nil {
+						_, err = io.Copy(io.Discard, req.Body)
+					}
+					if err == nil {
+						_, err = io.WriteString(remote, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}()
+				req, err := http.NewRequestWithContext(t.Context(), "POST", "http://example.com/", io.MultiReader(strings.NewReader("four")))
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.ContentLength = length
+				if got := readAll(t, do(t, c, req)); got != "hi" {
+					t.Errorf("%q", got)
+				}
+				if c.Available() != 1 {
+					t.Error("the connection is not kept")
+				}
+				_ = c.Close()
+				_ = remote.Close()
+			})
+		})
+	}
+}

@@ -139,8 +139,8 @@ type upload struct {
 	done     chan struct{} // closed when nothing is sent any more
 	whole    bool          // all of it was sent; read after done
 
-	// Of a body of known length: its last piece is being written, and was, although
-	// its reader has not said yet that it is the end.
+	// The last piece is being written, and was, although run has not ended yet: of a body
+	// of known length its reader has perhaps not said yet that it is the end.
 	last     atomic.Bool
 	lastDone chan struct{}
 	complete atomic.Bool
@@ -277,8 +277,13 @@ func (u *upload) piece(buf []byte, from, n int) error {
 	if u.left > 0 {
 		return u.x.write(buf[from:to])
 	}
+	return u.finish(buf[from:to])
+}
+
+// finish writes the last piece.
+func (u *upload) finish(b []byte) error {
 	u.last.Store(true)
-	err := u.x.write(buf[from:to])
+	err := u.x.write(b)
 	u.complete.Store(err == nil)
 	close(u.lastDone)
 	return err
@@ -303,7 +308,7 @@ func (u *upload) end() error {
 			b = append(append(append(append(b, k...), ": "...), v...), "\r\n"...)
 		}
 	}
-	return u.x.write(append(b, "\r\n"...))
+	return u.finish(append(b, "\r\n"...))
 }
 
 // closedByUs says whether an error comes from our own closing.
