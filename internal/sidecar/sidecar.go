@@ -320,7 +320,14 @@ func (s *Sidecar) Run(ctx context.Context) error {
 		runtime.GOMAXPROCS(min(procs, runtime.GOMAXPROCS(0))) // never above a container's quota
 	}
 	s.begin()
-	serveCtx, stopServing := context.WithCancel(context.Background())
+	serveCtx, endServing := context.WithCancel(context.Background())
+	// When it returns no listener takes a connection: what Drain then finds running is all.
+	stopServing := func() {
+		endServing()
+		for _, ln := range s.listeners {
+			_ = ln.Close() // Serve does it too, at its own time
+		}
+	}
 	lastCtx, stopLast := context.WithCancel(context.Background()) // what outlives the serving: admin, logs
 	frontCtx, stopFront := context.WithCancel(lastCtx)            // what a successor has as well
 	defer stopLast()
@@ -379,7 +386,7 @@ func report(broke chan<- error, err error) {
 
 // drain is the way down: not ready, serve on for drain.wait, close the
 // listeners, let streams finish until drain.timeout, cut the rest.
-func (s *Sidecar) drain(stopServing context.CancelFunc) {
+func (s *Sidecar) drain(stopServing func()) {
 	limits := s.shown.Load().Drain
 	s.draining.Store(true)
 	if s.opt.Draining != nil {
