@@ -157,7 +157,13 @@ func (r *rig) metric(line string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			r.t.Fatalf("metrics have no line %q", line)
+			var have []string
+			for other := range strings.SplitSeq(page, "\n") {
+				if strings.HasPrefix(other, line[:strings.IndexAny(line, "{ ")]) {
+					have = append(have, other)
+				}
+			}
+			r.t.Fatalf("metrics have no line %q but %q", line, have)
 		}
 	}
 }
