@@ -161,10 +161,16 @@ func classifyCause(cause error) (failure, bool) {
 		return quota.failure(true), true
 	case errors.Is(cause, errUploadCut):
 		return uploadCut(), true
-	case errors.Is(cause, http1.ErrClientLeft), errors.Is(cause, context.Canceled):
+	case appLeft(cause):
 		return ours(499, "app_left", "", "the app closed its connection", true, OutcomeCutApp, CauseAppLeft), true
 	}
 	return failure{}, false
+}
+
+// appLeft reads the cause of a request's context. net/http's HTTP/2 server gives none:
+// there a closed connection and RST_STREAM are plain cancellations.
+func appLeft(cause error) bool {
+	return errors.Is(cause, http1.ErrClientLeft) || errors.Is(cause, context.Canceled)
 }
 
 func uploadCut() failure {

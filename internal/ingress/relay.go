@@ -4,7 +4,6 @@ package ingress
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -355,11 +354,11 @@ func (e *exchange) ownConn() net.Conn {
 	return http1.Conn(e.r.Context())
 }
 
-// leftWithAll says whether the app closed its connection after the whole answer: it
-// has counted the bytes, while the upstream has still to say that there are no more
-// (HTTP/2 may send END_STREAM by itself).
+// leftWithAll says whether the app closed its connection, or reset its stream, after
+// the whole answer: it has counted the bytes, while the upstream has still to say that
+// there are no more (HTTP/2 may send END_STREAM by itself).
 func (e *exchange) leftWithAll(resp *http.Response) bool {
-	return !e.undelivered && resp.ContentLength > 0 && e.rec.BytesOut == resp.ContentLength && errors.Is(context.Cause(e.ctx), http1.ErrClientLeft)
+	return !e.undelivered && resp.ContentLength > 0 && e.rec.BytesOut == resp.ContentLength && appLeft(context.Cause(e.ctx))
 }
 
 // cut breaks the app's stream visibly after a broken answer: no last chunk, or

@@ -158,20 +158,32 @@ func TestLeavingCancelsTheUpstream(t *testing.T) {
 // An app that has counted the bytes of its answer may leave before the upstream says
 // that there are no more: nothing was cut.
 func TestAnAppThatHasAllMayLeave(t *testing.T) {
-	body := &endless{first: strings.NewReader("whole")}
-	r := newRig(t, "unused.test", func(_ *Table, u *Upstream) {
-		u.Transport = roundTripper(func(req *http.Request) (*http.Response, error) {
-			body.ctx = req.Context()
-			return &http.Response{StatusCode: 200, ProtoMajor: 2, Header: http.Header{"Content-Length": {"5"}}, ContentLength: 5, Body: body, Request: req}, nil
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		t.Run(proto, func(t *testing.T) {
+			body := &endless{first: strings.NewReader("whole")}
+			r := newRig(t, "unused.test", func(_ *Table, u *Upstream) {
+				u.Transport = roundTripper(func(req *http.Request) (*http.Response, error) {
+					body.ctx = req.Context()
+					return &http.Response{StatusCode: 200, ProtoMajor: 2, Header: http.Header{"Content-Length": {"5"}}, ContentLength: 5, Body: body, Request: req}, nil
+				})
+			})
+			tr := newTransport()
+			tr.Protocols = new(http.Protocols)
+			tr.Protocols.SetHTTP1(proto == "HTTP/1.1")
+			tr.Protocols.SetUnencryptedHTTP2(proto == "HTTP/2.0")
+			resp, err := (&http.Client{Transport: tr}).Get("http://" + r.addr + "/up/v1/x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(resp.Body, make([]byte, 5)); err != nil {
+				t.Error(err)
+			}
+			_ = resp.Body.Close() // RST_STREAM
+			tr.CloseIdleConnections()
+			if rec := r.record(); rec.Outcome != OutcomeOK || rec.Cause != "" || rec.AppProto != proto {
+				t.Errorf("%s: outcome %s cause %s", rec.AppProto, rec.Outcome, rec.Cause)
+			}
 		})
-	})
-	app := r.dial()
-	app.send("GET /up/v1/x HTTP/1.1\nHost: localhost\n\n")
-	app.head()
-	app.expect("whole")
-	_ = app.Close()
-	if rec := r.record(); rec.Outcome != OutcomeOK || rec.Cause != "" {
-		t.Errorf("outcome %s cause %s", rec.Outcome, rec.Cause)
 	}
 }
 
