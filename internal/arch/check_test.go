@@ -45,7 +45,7 @@ func check(tree fs.FS, r rules) ([]problem, error) {
 				return fs.SkipDir
 			}
 			return nil
-		case !entry.Type().IsRegular():
+		case !entry.Type().IsRegular(), name == ".git": // a worktree's is a file
 			return nil
 		}
 		return c.file(tree, name)

@@ -163,6 +163,9 @@ func (c *checker) process() {
 			"raise terminationGracePeriodSeconds")
 	}
 	c.patterns("forward.deny", c.cfg.Forward.Deny)
+	if d := time.Duration(c.cfg.Forward.IdleTimeout); d != 0 && d < time.Second {
+		c.addf(c.line("forward.idle_timeout"), "forward.idle_timeout", "%v is below 1s; 0s means no limit", d)
+	}
 	c.patterns("no_proxy", c.cfg.NoProxy)
 	if d := time.Duration(c.cfg.Drain.Timeout); d == 0 {
 		c.warnf(c.line("drain.timeout"), "drain.timeout", "0s cuts every stream at once when Warmwire is stopped")

@@ -42,6 +42,7 @@ func TestProblems(t *testing.T) {
 		{"no protocol", "defaults: {protocols: []}\n", "f:1: defaults.protocols: needs at least one of h2, http/1.1"},
 		{"duration without unit", "drain: {wait: 5}\n", `f:1: drain.wait: "5" is no duration: write 250ms, 30s or 5m`},
 		{"negative duration", "drain: {wait: -5s}\n", `f:1: drain.wait: "-5s" is negative: 0s means none`},
+		{"short limit of tunnels", "forward: {idle_timeout: 20ms}\n", "f:1: forward.idle_timeout: 20ms is below 1s; 0s means no limit"},
 		{"size", "limits: {header: big}\n", `f:1: limits.header: "big" is no size: write 64KiB, 1MiB or a number of bytes`},
 		{"no memory", "limits: {memory: 1MiB}\n", "f:1: limits.memory: 1MiB is less than 4MiB, with which no stream gets far"},
 		{"memory that is none", "limits: {memory: lots}\n", `f:1: limits.memory: "lots" is no size: write 64KiB, 1MiB or a number of bytes`},

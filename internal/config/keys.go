@@ -51,6 +51,7 @@ var topKeys = []key{
 	{path: "admin.token_file", kind: kText, def: "auto", doc: "File with the token for state-changing admin calls, made at the first start. auto is admin.token in state_dir; none refuses such calls."},
 	{path: "forward.default", kind: kText, def: "tunnel", options: []string{"tunnel", "deny"}, doc: "What happens to hosts that are no upstream: tunnel forwards them, deny refuses them."},
 	{path: "forward.deny", kind: kList, def: "[]", doc: "Hosts never forwarded: names, .suffix, addresses, prefixes such as 10.0.0.0/8."},
+	{path: "forward.idle_timeout", kind: kDuration, def: "0s", doc: "A CONNECT tunnel in which nothing has moved for so long, either way, is reset; 1s or more. 0s = never: a peer that is gone is found by TCP's own probes, and one that is silent may have its reasons."},
 	{path: "jwt.issuer", kind: kText, doc: "The iss that JWTs must have. Needed with any of the keys below."},
 	{path: "jwt.audience", kind: kList, def: "[]", doc: "The aud that JWTs must have, one of these. Empty = it is not looked at."},
 	{path: "jwt.secret", kind: kText, secret: true, doc: "The key of HS256, HS384 and HS512, 32 bytes at least: \"${JWT_SECRET}\"."},

@@ -85,7 +85,7 @@ func TestEveryFieldHasItsKey(t *testing.T) {
 const full = `
 listen: {addresses: ['127.0.0.1:1', 'unix:/run/w'], token: s3cret, allow_hosts: [W.test.], allow_origins: ['https://A.test:1'], allow_uids: [7], via: false, server_timing: true}
 admin: {address: '127.0.0.1:2', token_file: /run/token}
-forward: {default: deny, deny: [.corp.test, 10.0.0.0/8]}
+forward: {default: deny, deny: [.corp.test, 10.0.0.0/8], idle_timeout: 3h}
 intercept: {hosts: [A.test., upstreams], blind: [B.test]}
 parent_proxy: http://u:s3cret@p.test:3128
 no_proxy: [a.test]

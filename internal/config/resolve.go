@@ -23,7 +23,7 @@ func (p *parser) resolve() (*Config, func(upstream, key string) (int, string)) {
 			AllowOrigins: lower(list("listen.allow_origins")), Via: str("listen.via") == "true", ServerTiming: str("listen.server_timing") == "true",
 		},
 		Admin:       Admin{Address: str("admin.address"), TokenFile: str("admin.token_file")},
-		Forward:     Forward{Default: str("forward.default"), Deny: list("forward.deny")},
+		Forward:     Forward{Default: str("forward.default"), Deny: list("forward.deny"), IdleTimeout: duration(str("forward.idle_timeout"))},
 		Intercept:   Intercept{Hosts: lower(list("intercept.hosts")), Blind: lower(list("intercept.blind"))},
 		ParentProxy: str("parent_proxy"), NoProxy: list("no_proxy"), StateDir: str("state_dir"),
 		DNS: DNS{

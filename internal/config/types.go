@@ -165,8 +165,9 @@ type Sessions struct {
 
 // Forward is for hosts that are no upstream.
 type Forward struct {
-	Default string // tunnel or deny
-	Deny    []string
+	Default     string // tunnel or deny
+	Deny        []string
+	IdleTimeout Duration // of a tunnel; 0 = none
 }
 
 // Intercept names the hosts in whose place Warmwire answers inside a tunnel.

@@ -171,7 +171,7 @@ func (c *Config) show(conceal func(string) string) map[string]any {
 		"listen": map[string]any{"addresses": c.Listen.Addresses, "token": conceal(c.Listen.Token), "allow_hosts": c.Listen.AllowHosts,
 			"allow_origins": c.Listen.AllowOrigins, "allow_uids": c.Listen.AllowUIDs, "via": c.Listen.Via, "server_timing": c.Listen.ServerTiming},
 		"admin":   map[string]any{"address": c.Admin.Address, "token_file": c.Admin.TokenFile},
-		"forward": map[string]any{"default": c.Forward.Default, "deny": c.Forward.Deny}, "parent_proxy": parent,
+		"forward": map[string]any{"default": c.Forward.Default, "deny": c.Forward.Deny, "idle_timeout": c.Forward.IdleTimeout.String()}, "parent_proxy": parent,
 		"intercept": map[string]any{"hosts": c.Intercept.Hosts, "blind": c.Intercept.Blind}, "no_proxy": c.NoProxy,
 		"dns": c.DNS.show(), "tls": map[string]any{"session_file": cmp.Or(c.TLS.SessionFile, "none"), "session_key": conceal(c.TLS.SessionKey)},
 		"state_dir": c.StateDir, "spool_dir": c.SpoolDir,

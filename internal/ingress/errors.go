@@ -35,7 +35,7 @@ type limitError struct {
 
 // Timeout says that whoever should have sent something did not: a total that was too short
 // for an answer is nobody's fault.
-func (e *limitError) Timeout() bool { return e == errIdle || e == errFirstToken }
+func (e *limitError) Timeout() bool { return e == errIdle || e == errTunnelIdle || e == errFirstToken }
 
 func (e *limitError) Error() string {
 	return "the limit " + e.setting + " passed"
@@ -45,6 +45,7 @@ var (
 	errIdle       = &limitError{CauseIdle, "timeouts.idle"}
 	errFirstToken = &limitError{CauseFirstToken, "timeouts.first_token"}
 	errTotal      = &limitError{CauseTotal, "timeouts.total"}
+	errTunnelIdle = &limitError{CauseIdle, "forward.idle_timeout"}
 	errStalled    = &limitError{CauseStalled, "buffer.stall_timeout"}
 	errAborted    = errors.New("shutting down, and drain.timeout passed")
 	errBodyLimit  = errors.New("the request body is larger than limits.body")

@@ -285,8 +285,7 @@ func (e *exchange) blind(authority, host string, conn net.Conn, first []byte) {
 	if e.r.ProtoMajor == 2 {
 		tun.raw = nil
 	}
-	e.rec.Outcome, e.rec.Cause = tun.run(e.ctx)
-	e.rec.BytesIn, e.rec.BytesOut = tun.in, tun.out
+	e.relayTunnel(tun)
 }
 
 // codeClientCertificate is the code that the way out has for a server that ended TLS

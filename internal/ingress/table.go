@@ -83,6 +83,8 @@ type Forward struct {
 	Dial      DialFunc               // for CONNECT
 	Idle      time.Duration          // as Upstream.Idle
 	Stall     time.Duration          // as Upstream.Stall
+	// TunnelIdle ends a tunnel in which nothing has moved for so long. 0 = no limit.
+	TunnelIdle time.Duration
 }
 
 // A Table is the part of the configuration that a reload replaces. It must not

@@ -10,7 +10,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -33,6 +35,10 @@ const (
 // an app that has left, until the upstream has acknowledged what the app sent
 // last: closing earlier would reset the connection and could destroy it.
 const discardWait = 5 * time.Second
+
+// idleLooks is how often within its limit an idle tunnel is looked at: it ends by an
+// eighth of the limit too late at most.
+const idleLooks = 8
 
 // tunnel serves CONNECT: dial first, answer after, so that a target that cannot
 // be reached is an HTTP error and not a connection that breaks.
@@ -71,8 +77,18 @@ func (e *exchange) tunnel(authority string) {
 			return
 		}
 	}
-	e.rec.Outcome, e.rec.Cause = tun.run(ctx)
+	e.relayTunnel(tun)
+}
+
+// relayTunnel runs tun and notes what became of it. Over HTTP/2 a cut is RST_STREAM
+// (RFC 9113 §8.5): a mere return would be an end.
+func (e *exchange) relayTunnel(tun *tunnel) {
+	tun.idle, tun.stop = e.t.Forward.TunnelIdle, e.stop
+	e.rec.Outcome, e.rec.Cause = tun.run(e.ctx)
 	e.rec.BytesIn, e.rec.BytesOut = tun.in, tun.out
+	if tun.raw == nil && e.rec.Outcome != OutcomeOK {
+		panic(http.ErrAbortHandler)
+	}
 }
 
 // buffered returns what r has read ahead.
@@ -95,6 +111,11 @@ type tunnel struct {
 	up    net.Conn
 	in    int64 // to the upstream; read after run
 	out   int64
+
+	idle  time.Duration // nothing moves for so long: stop(errTunnelIdle); 0 = no limit
+	stop  context.CancelCauseFunc
+	moved atomic.Pointer[time.Time] // when bytes were last seen to move, either way
+	left  atomic.Bool               // the app has closed its connection: up is read no more
 }
 
 // run relays until both directions have ended. A FIN is passed on alone
@@ -103,6 +124,7 @@ type tunnel struct {
 func (t *tunnel) run(ctx context.Context) (Outcome, string) {
 	stop := context.AfterFunc(ctx, func() { t.reset() })
 	defer stop()
+	t.saw()
 	var inErr, outErr error
 	appGone := make(chan struct{})
 	var wg sync.WaitGroup
@@ -116,7 +138,7 @@ func (t *tunnel) run(ctx context.Context) (Outcome, string) {
 			t.reset()
 		}
 	})
-	t.out, outErr = io.Copy(t.app, t.up)
+	t.out, outErr = t.copy(t.app, t.up)
 	if outErr == nil {
 		outErr = closeWrite(t.app)
 	} else {
@@ -151,8 +173,56 @@ func (t *tunnel) copyIn() (int64, error) {
 			return n, err
 		}
 	}
-	m, err := io.Copy(t.up, t.app) // splices when both are TCP
+	m, err := t.copy(t.up, t.app)
 	return n + m, err
+}
+
+// copy is io.Copy, which splices when both are TCP, and keeps watch over the limit.
+func (t *tunnel) copy(dst io.Writer, src io.Reader) (int64, error) {
+	if t.idle <= 0 {
+		return io.Copy(dst, src)
+	}
+	conn, ok := src.(net.Conn)
+	if !ok || conn != t.up && t.raw == nil { // an HTTP/2 stream: the other direction watches
+		return io.Copy(dst, &seenReader{src, t.saw})
+	}
+	// Splicing tells nothing while it goes on. So it is made to return now and then.
+	for n := int64(0); ; {
+		_ = conn.SetReadDeadline(time.Now().Add(max(t.idle/idleLooks, time.Millisecond)))
+		if t.left.Load() {
+			return n, os.ErrDeadlineExceeded
+		}
+		m, err := io.Copy(dst, src)
+		n += m
+		switch {
+		case m > 0:
+			t.saw()
+		case time.Since(*t.moved.Load()) >= t.idle:
+			t.stop(errTunnelIdle)
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) || t.left.Load() {
+			return n, err
+		}
+	}
+}
+
+func (t *tunnel) saw() {
+	now := time.Now()
+	t.moved.Store(&now)
+}
+
+// A seenReader tells of each byte that is read.
+type seenReader struct {
+	io.Reader
+	saw func()
+}
+
+func (r *seenReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if n > 0 {
+		r.saw()
+	}
+	return n, err
 }
 
 // watchApp runs after the app's FIN, until the other direction has ended: an app
@@ -167,6 +237,7 @@ func (t *tunnel) watchApp(ended <-chan struct{}) {
 	for {
 		if left, known := peer.Left(t.raw); known && left {
 			t.drainUpstream()
+			t.left.Store(true)
 			_ = t.up.SetReadDeadline(time.Unix(1, 0)) // ends the other copy
 			return
 		}

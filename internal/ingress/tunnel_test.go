@@ -200,7 +200,7 @@ func TestTunnelsLeaveNothingBehind(t *testing.T) {
 			_, _ = io.Copy(io.Discard, c.in)
 		}
 	})
-	r := newRig(t, addr, nil)
+	r := newRig(t, addr, func(tab *Table, _ *Upstream) { tab.Forward.TunnelIdle = time.Second })
 	open := func() int {
 		names, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -228,6 +228,17 @@ func TestTunnelsLeaveNothingBehind(t *testing.T) {
 		_ = app.Close()
 		r.record()
 	}
+	idle := make([]*rawConn, min(200, *tunnelCount/50))
+	for i := range idle {
+		idle[i] = connect(r, addr)
+	}
+	for _, app := range idle {
+		_, _ = app.rest()
+		_ = app.Close()
+		if rec := r.record(); rec.Cause != CauseIdle {
+			t.Errorf("an idle tunnel ended %s, %s", rec.Outcome, rec.Cause)
+		}
+	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	deadline := time.Now().Add(patience)
@@ -242,39 +253,123 @@ func TestTunnelsLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// TestTunnelOverHTTP2 opens a tunnel in one HTTP/2 stream (RFC 9113 §8.5).
+// openStream opens a tunnel to addr in one HTTP/2 stream (RFC 9113 §8.5): what is
+// written to the first goes to addr.
+func openStream(r *rig, addr string) (io.WriteCloser, *http.Response) {
+	r.t.Helper()
+	tr := &http.Transport{Protocols: new(http.Protocols), DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", r.addr)
+	}}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	r.t.Cleanup(tr.CloseIdleConnections)
+	pr, pw := io.Pipe()
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	r.t.Cleanup(cancel)
+	req, err := http.NewRequestWithContext(ctx, http.MethodConnect, "http://"+addr, pr)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = resp.Body.Close() })
+	return pw, resp
+}
+
 func TestTunnelOverHTTP2(t *testing.T) {
 	addr := rawUpstream(t, func(c *rawConn) {
 		c.expect("hello")
 		c.sendExact("world")
 	})
 	r := newRig(t, addr, nil)
-	tr := &http.Transport{Protocols: new(http.Protocols), DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "tcp", r.addr)
-	}}
-	tr.Protocols.SetUnencryptedHTTP2(true)
-	defer tr.CloseIdleConnections()
-	pr, pw := io.Pipe()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodConnect, "http://"+addr, pr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := tr.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if _, err := io.WriteString(pw, "hello"); err != nil {
+	app, resp := openStream(r, addr)
+	if _, err := io.WriteString(app, "hello"); err != nil {
 		t.Fatal(err)
 	}
 	if b, err := io.ReadAll(resp.Body); string(b) != "world" || err != nil || resp.StatusCode != 200 {
 		t.Errorf("%d %q %v", resp.StatusCode, b, err)
 	}
-	_ = pw.Close()
+	_ = app.Close()
 	if rec := r.record(); rec.Outcome != OutcomeOK || rec.AppProto != "HTTP/2.0" {
 		t.Errorf("record %+v", rec)
+	}
+}
+
+// TestIdleTunnelIsReset: what moves in either direction keeps a tunnel; when nothing
+// has moved for the limit, both sides see a reset, and never an end.
+func TestIdleTunnelIsReset(t *testing.T) {
+	const limit = time.Second
+	const moves = 25 // and a tenth of the limit between them: longer than the limit
+	pace := func(w io.Writer) (n int) {
+		for range moves {
+			if _, err := io.WriteString(w, "."); err != nil {
+				break
+			}
+			n++
+			<-time.NewTimer(limit / 10).C
+		}
+		return n
+	}
+	for name, one := range map[string]struct{ http2, appSpeaks, appEnds bool }{
+		"app":              {appSpeaks: true},
+		"upstream":         {},
+		"half closed":      {appEnds: true},
+		"app, HTTP/2":      {http2: true, appSpeaks: true},
+		"upstream, HTTP/2": {http2: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			type end struct {
+				n   int
+				err error
+			}
+			upstream := make(chan end, 1)
+			addr := rawUpstream(t, func(c *rawConn) {
+				if !one.appSpeaks && pace(c) != moves {
+					t.Error("the upstream's tunnel broke though it was used")
+				}
+				got, err := io.ReadAll(c.in)
+				if one.appEnds { // it has the app's end: what it sees of ours is a failing write
+					err = nil
+				}
+				upstream <- end{len(got), err}
+				if one.appEnds {
+					_, _ = io.Copy(io.Discard, c) // stay
+					<-t.Context().Done()
+				}
+			})
+			r := newRig(t, addr, func(tab *Table, _ *Upstream) { tab.Forward.TunnelIdle = limit })
+			var app io.Writer
+			var answer io.Reader
+			if one.http2 {
+				w, resp := openStream(r, addr)
+				app, answer = w, resp.Body
+			} else {
+				c := connect(r, addr)
+				app, answer = c, c.in
+				if one.appEnds {
+					_ = c.CloseWrite()
+				}
+			}
+			want := moves
+			if one.appSpeaks {
+				want = 0
+				if pace(app) != moves {
+					t.Error("the app's tunnel broke though it was used")
+				}
+			}
+			got, err := io.ReadAll(answer)
+			if err == nil || len(got) != want {
+				t.Errorf("the app read %d bytes, %v; want %d and a reset", len(got), err, want)
+			}
+			if u := <-upstream; u.n != moves-want || u.err == nil != one.appEnds {
+				t.Errorf("the upstream read %d bytes, %v; want %d and a reset", u.n, u.err, moves-want)
+			}
+			if rec := r.record(); rec.Outcome != OutcomeCutWarmwire || rec.Cause != CauseIdle || rec.BytesIn != int64(moves-want) || rec.BytesOut != int64(want) {
+				t.Errorf("record %+v", rec)
+			}
+		})
 	}
 }

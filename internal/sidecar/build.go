@@ -113,7 +113,7 @@ func (s *Sidecar) buildForward(cfg *config.Config, t *ingress.Table, ups map[str
 	ups[forwardName] = b
 	t.Forward = ingress.Forward{
 		DenyAll: cfg.Forward.Default == "deny", Transport: b.transport, Dial: ingress.DialFunc(dialer), Idle: time.Duration(limits.Idle),
-		Stall: time.Duration(cfg.DefaultBuffer.StallTimeout),
+		Stall: time.Duration(cfg.DefaultBuffer.StallTimeout), TunnelIdle: time.Duration(cfg.Forward.IdleTimeout),
 	}
 	if len(cfg.Forward.Deny) > 0 {
 		t.Forward.Deny = denyList(cfg.Forward.Deny)

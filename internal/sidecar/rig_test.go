@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -146,24 +147,40 @@ func (r *rig) stop() {
 	})
 }
 
-// metric waits until the metrics page has a line that begins with name and ends
-// with value.
+// metric waits until the metrics have a line.
 func (r *rig) metric(line string) {
 	r.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		page := r.get("/metrics")
-		if strings.Contains(page, line+"\n") {
-			return
+	r.awaitMetric(line, func(have string) bool { return have == line })
+}
+
+// metricAtLeast waits until a series that goes on growing has reached n.
+func (r *rig) metricAtLeast(series string, n float64) {
+	r.t.Helper()
+	r.awaitMetric(fmt.Sprint(series, " of ", n, " or more"), func(line string) bool {
+		value, ok := strings.CutPrefix(line, series+" ")
+		f, err := strconv.ParseFloat(value, 64)
+		return ok && err == nil && f >= n
+	})
+}
+
+// awaitMetric waits until one of the metrics' lines is right.
+func (r *rig) awaitMetric(want string, right func(line string) bool) {
+	r.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	family := want[:strings.IndexAny(want, "{ ")]
+	for deadline := time.Now().Add(patience); ; <-tick.C {
+		var have []string
+		for line := range strings.SplitSeq(r.get("/metrics"), "\n") {
+			if right(line) {
+				return
+			}
+			if strings.HasPrefix(line, family) {
+				have = append(have, line)
+			}
 		}
 		if time.Now().After(deadline) {
-			var have []string
-			for other := range strings.SplitSeq(page, "\n") {
-				if strings.HasPrefix(other, line[:strings.IndexAny(line, "{ ")]) {
-					have = append(have, other)
-				}
-			}
-			r.t.Fatalf("metrics have no line %q but %q", line, have)
+			r.t.Fatalf("metrics have no line %q but %q", want, have)
 		}
 	}
 }
