@@ -61,6 +61,9 @@ func (f *flow) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
+// Ended says whether the peer has ended the connection though nobody has read that yet.
+func (f *flow) Ended() bool { return f.raw != nil && dial.Ended(f.raw) }
+
 // busy says whether anything is open on the connection that nobody else watches.
 func (f *flow) busy() bool { return f.asked.Load() > 0 || f.InFlight() > int(f.watched.Load()) }
 

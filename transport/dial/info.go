@@ -2,7 +2,11 @@
 
 package dial
 
-import "time"
+import (
+	"net"
+	"syscall"
+	"time"
+)
 
 // Info is the kernel's view of the path of one connection.
 type Info struct {
@@ -18,4 +22,18 @@ type Info struct {
 	DeliveryRate uint64        // bytes a second, lately
 	LastHeard    time.Duration // since the last data or acknowledgement came
 	LastAcked    time.Duration // since the last acknowledgement came, of data or of a probe
+}
+
+func rawOf(c net.Conn) (syscall.RawConn, bool) {
+	for {
+		if sc, ok := c.(syscall.Conn); ok {
+			raw, err := sc.SyscallConn()
+			return raw, err == nil
+		}
+		w, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return nil, false
+		}
+		c = w.NetConn()
+	}
 }

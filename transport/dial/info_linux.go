@@ -3,8 +3,8 @@
 package dial
 
 import (
+	"errors"
 	"net"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,18 +34,21 @@ func ReadInfo(c net.Conn) (info Info, ok bool) {
 	}, true
 }
 
-func rawOf(c net.Conn) (syscall.RawConn, bool) {
-	for {
-		if sc, ok := c.(syscall.Conn); ok {
-			raw, err := sc.SyscallConn()
-			return raw, err == nil
-		}
-		w, ok := c.(interface{ NetConn() net.Conn })
-		if !ok {
-			return nil, false
-		}
-		c = w.NetConn()
+// Ended asks the kernel whether the peer has ended a connection, or it was lost, even if
+// nobody has read that yet. Where the kernel cannot say, the answer is no.
+func Ended(c net.Conn) bool {
+	raw, ok := rawOf(c)
+	if !ok {
+		return false
 	}
+	var ti *unix.TCPInfo
+	var err error
+	if cerr := raw.Control(func(fd uintptr) {
+		ti, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	}); cerr != nil {
+		return errors.Is(cerr, net.ErrClosed)
+	}
+	return err == nil && ti.State != unix.BPF_TCP_ESTABLISHED
 }
 
 // Keepalive of a connection (RFC 9293 §3.8.4): how long it may be silent before

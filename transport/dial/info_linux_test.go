@@ -36,6 +36,42 @@ func accepted(t *testing.T, d *Dialer) (ours, theirs net.Conn, err error) {
 	return ours, theirs, nil
 }
 
+func TestEnded(t *testing.T) {
+	for name, end := range map[string]func(net.Conn) error{
+		"FIN": net.Conn.Close,
+		"RST": func(c net.Conn) error { return errors.Join(c.(*net.TCPConn).SetLinger(0), c.Close()) },
+		"bytes and FIN": func(c net.Conn) error {
+			_, err := c.Write([]byte("bye"))
+			return errors.Join(err, c.Close())
+		},
+	} {
+		ours, theirs, err := accepted(t, New(Config{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if Ended(ours) || Ended(tls.Client(ours, &tls.Config{ServerName: "x"})) {
+			t.Errorf("%s: ended before", name)
+		}
+		if err := end(theirs); err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(5 * time.Second); !Ended(ours); {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: not seen", name)
+			}
+			<-time.NewTimer(time.Millisecond).C
+		}
+		if _ = ours.Close(); !Ended(ours) {
+			t.Errorf("%s: what we have closed has not ended", name)
+		}
+	}
+	a, b := net.Pipe()
+	defer func() { _ = errors.Join(a.Close(), b.Close()) }()
+	if Ended(a) {
+		t.Error("a pipe cannot be asked")
+	}
+}
+
 func TestReadInfo(t *testing.T) {
 	ours, theirs, err := accepted(t, New(Config{}))
 	if err != nil {

@@ -34,7 +34,7 @@ func (p *Pool) pickMultiplexed(want Want, picky bool) *member {
 	var best *member
 	var bestLoad int
 	for _, m := range p.multi {
-		if m.suspect || !p.hasRoom(m) {
+		if m.suspect || !p.hasRoom(m) || m.hasEnded() {
 			continue
 		}
 		load := m.InFlight() + m.entering
@@ -79,6 +79,24 @@ func (p *Pool) pickExtended() *member {
 	return best
 }
 
+// An Ender is a connection that can be asked whether its peer has ended it though nobody
+// has read that yet.
+type Ender interface{ Ended() bool }
+
+// restedAfter is how long a connection must have been idle to be asked: its reader hears
+// of an end within microseconds, except in a process that stood still, as a computer's
+// sleep, SIGSTOP or a starved machine make it. A POST would go into the void, and could not
+// be sent again.
+const restedAfter = 100 * time.Millisecond
+
+func (m *member) hasEnded() bool {
+	if m.idleSince.IsZero() || time.Since(m.idleSince) < restedAfter {
+		return false
+	}
+	e, can := m.Conn.(Ender)
+	return can && e.Ended()
+}
+
 // hasRoom says whether a connection takes one more request.
 func (p *Pool) hasRoom(m *member) bool {
 	return m.Err() == nil && m.Available()-m.entering > 0 && m.InFlight()+m.entering < p.cfg.MaxStreams
@@ -98,7 +116,7 @@ func (p *Pool) pickFree() *member {
 			p.retire(m)
 			continue
 		}
-		if m.suspect || m.Available() <= 0 || p.learned > 0 && time.Since(m.idleSince) > p.learned {
+		if m.suspect || m.Available() <= 0 || m.hasEnded() || p.learned > 0 && time.Since(m.idleSince) > p.learned {
 			p.retire(m)
 			continue
 		}

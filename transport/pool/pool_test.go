@@ -30,6 +30,13 @@ type fakeConn struct {
 	err      error
 	shut     bool
 	closed   bool
+	ended    bool // by the peer, and nobody has read that yet
+}
+
+func (c *fakeConn) Ended() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended
 }
 
 var errFull, errGone = errors.New("full"), errors.New("gone")
@@ -816,6 +823,44 @@ func BenchmarkWarmPick(b *testing.B) {
 				}
 				p.giveBack(g.m, Want{})
 			}
+		})
+	}
+}
+
+// TestWhatThePeerHasEndedIsNotUsed: the process stood still while the peer closed what was
+// idle, and a request comes before the readers hear of it.
+func TestWhatThePeerHasEndedIsNotUsed(t *testing.T) {
+	for name, limit := range map[string]int{"HTTP/1.1": 1, "multiplexed": 100} {
+		t.Run(name, func(t *testing.T) {
+			o := &origin{limit: limit}
+			bubble(t, o, Config{}, func(t *testing.T, p *Pool) {
+				for _, err := range burst(t, p, 3, Want{}, time.Second) {
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				<-time.After(restedAfter)
+				old := o.opened()
+				served := 0
+				for _, c := range old {
+					c.mu.Lock()
+					c.ended = true
+					served += c.served
+					c.mu.Unlock()
+				}
+				if err := request(t.Context(), p, Want{}, time.Second); err != nil {
+					t.Fatal(err)
+				}
+				if n := len(o.opened()); n != len(old)+1 {
+					t.Errorf("%d connections opened after %d", n-len(old), len(old))
+				}
+				for _, c := range old {
+					served -= c.served
+				}
+				if served != 0 {
+					t.Errorf("%d requests over connections that had ended", -served)
+				}
+			})
 		})
 	}
 }
