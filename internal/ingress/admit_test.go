@@ -42,8 +42,8 @@ func TestOverloadIsToldAsSuch(t *testing.T) {
 	r := newRigWith(t, ln.Addr().String(), Config{Admit: admit}, nil)
 	refuse.Store(1)
 	app := r.dial()
-	app.send("POST /up/v1/x HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
-	head := app.head()
+	app.Send("POST /up/v1/x HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
+	head := app.Head()
 	for _, want := range []string{"HTTP/1.1 503 ", "Retry-After: 3\n", "X-Should-Retry: true\n", "Proxy-Status: warmwire; error=http_request_denied; details=\"overloaded\"\n"} {
 		if !strings.Contains(head, want) {
 			t.Errorf("no %q in %q", want, head)
@@ -54,7 +54,7 @@ func TestOverloadIsToldAsSuch(t *testing.T) {
 	}
 	refuse.Store(0)
 	app = r.dial()
-	app.send("POST /up/v1/x HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
+	app.Send("POST /up/v1/x HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
 	c, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestOverloadIsToldAsSuch(t *testing.T) {
 		t.Errorf("%d places taken for one request", n)
 	}
 	_ = c.Close() // without an answer
-	app.head()
+	app.Head()
 	r.record()
 	if n := taken.Load(); n != 0 {
 		t.Errorf("%d places are not given back", n)
@@ -73,8 +73,8 @@ func TestOverloadIsToldAsSuch(t *testing.T) {
 	}
 	refuse.Store(1)
 	app = r.dial()
-	app.send("GET /up/v1/x HTTP/1.1\nHost: localhost\nConnection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\n\n")
-	if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 503 ") || sockets.Load() != 1 {
+	app.Send("GET /up/v1/x HTTP/1.1\nHost: localhost\nConnection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\n\n")
+	if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 503 ") || sockets.Load() != 1 {
 		t.Errorf("%q for a WebSocket without room, of which %d were told", head, sockets.Load())
 	}
 	r.record()

@@ -30,8 +30,8 @@ func TestCommentsKeepASilentStreamAlive(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := newProvider(t, -1)
 			r := newRig(t, p.addr(), func(_ *Table, u *Upstream) { u.Comments = every })
-			app := &caller{rawConn: r.dial()}
-			app.send("POST /up/v1/chat/completions HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
+			app := &caller{Raw: r.dial()}
+			app.Send("POST /up/v1/chat/completions HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
 			app.answered()
 			for i, part := range tt.parts {
 				if i > 0 {
@@ -69,8 +69,8 @@ func TestCommentsKeepASilentStreamAlive(t *testing.T) {
 func TestOnlyEventStreamsGetComments(t *testing.T) {
 	p := newProvider(t, 2)
 	r := newRig(t, p.addr(), func(_ *Table, u *Upstream) { u.Comments = 20 * time.Millisecond })
-	app := &caller{rawConn: r.dial()}
-	app.send("POST /up/v1/chat/completions HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
+	app := &caller{Raw: r.dial()}
+	app.Send("POST /up/v1/chat/completions HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
 	app.answered()
 	timer := time.NewTimer(100 * time.Millisecond)
 	defer timer.Stop()

@@ -26,8 +26,8 @@ func TestRequestsInClearInsideATunnel(t *testing.T) {
 	r := newTLSRig(t, func(_ *Config, _ *Table, u *Upstream) { u.SetHeaders = http.Header{"Authorization": {"injected"}} })
 	app := connect(r.rig, host+":80")
 	for range 2 {
-		app.send("POST /v1/x?q HTTP/1.1\nHost: " + host + "\nContent-Length: 8\n\nquestion")
-		resp, err := http.ReadResponse(app.in, nil)
+		app.Send("POST /v1/x?q HTTP/1.1\nHost: " + host + "\nContent-Length: 8\n\nquestion")
+		resp, err := http.ReadResponse(app.In, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,8 +41,8 @@ func TestRequestsInClearInsideATunnel(t *testing.T) {
 		}
 	}
 	r.result(InterceptPlain)
-	app.send("GET / HTTP/1.1\nHost: other.example\n\n")
-	if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 421 ") {
+	app.Send("GET / HTTP/1.1\nHost: other.example\n\n")
+	if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 421 ") {
 		t.Errorf("a request for another host: %s", head)
 	}
 }
@@ -175,8 +175,8 @@ func TestRulesForHostsHoldInsideATunnel(t *testing.T) {
 			// A new tunnel is refused as such, also where nothing but clear requests would come.
 			for _, port := range []string{"443", "80"} {
 				app := r.dial()
-				app.send("CONNECT " + host + ":" + port + " HTTP/1.1\nHost: " + host + "\n\n")
-				if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 403 ") {
+				app.Send("CONNECT " + host + ":" + port + " HTTP/1.1\nHost: " + host + "\n\n")
+				if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 403 ") {
 					t.Errorf("CONNECT %s: %s", port, head)
 				}
 			}
@@ -197,7 +197,7 @@ func TestATunnelIsNoWayAround(t *testing.T) {
 	defer func() { _ = tlsConn.Close() }()
 	app := connect(r.rig, host+":80")
 	inTLS := bufio.NewReadWriter(bufio.NewReader(tlsConn), bufio.NewWriter(tlsConn))
-	inClear := bufio.NewReadWriter(app.in, bufio.NewWriter(app.TCPConn))
+	inClear := bufio.NewReadWriter(app.In, bufio.NewWriter(app.TCPConn))
 	for _, target := range []struct{ line, host string }{
 		{"/", "denied.example"}, {"/latest/meta-data/", "169.254.169.254"}, {"https://denied.example/", host}, {"http://denied.example/", host},
 		{"https://denied.example/", "denied.example"}, {"http://169.254.169.254/", "169.254.169.254"}, {"/", "[::1]:8485"},

@@ -206,24 +206,24 @@ func TestWhatIsNoDistrust(t *testing.T) {
 			hello := firstFlight(t, &tls.Config{ServerName: host})
 			for range refusalsThatCount + 1 {
 				app := connect(r.rig, host+":443")
-				app.sendExact(hello)
-				if _, err := app.in.ReadByte(); err != nil { // our certificate is on its way
+				app.SendExact(hello)
+				if _, err := app.In.ReadByte(); err != nil { // our certificate is on its way
 					t.Fatal(err)
 				}
 				switch name {
 				case "reset":
 					_ = app.SetLinger(0)
 				case "nonsense":
-					app.sendExact("\x16\x03\x03\x00\x01x")
-					_, _ = app.rest()
+					app.SendExact("\x16\x03\x03\x00\x01x")
+					_, _ = app.Rest()
 				case "another alert":
-					app.sendExact("\x15\x03\x03\x00\x02\x02\x28") // handshake_failure
-					_, _ = app.rest()
+					app.SendExact("\x15\x03\x03\x00\x02\x02\x28") // handshake_failure
+					_, _ = app.Rest()
 				case "canceled":
-					app.sendExact("\x15\x03\x03\x00\x02\x01\x5a") // user_canceled
-					_, _ = app.rest()
+					app.SendExact("\x15\x03\x03\x00\x02\x01\x5a") // user_canceled
+					_, _ = app.Rest()
 				default:
-					_, _ = io.CopyN(io.Discard, app.in, int64(app.in.Buffered())) // unread, it would be a reset
+					_, _ = io.CopyN(io.Discard, app.In, int64(app.In.Buffered())) // unread, it would be a reset
 				}
 				_ = app.Close()
 				r.result(want)
@@ -254,12 +254,12 @@ func TestAlertsThatAreDistrust(t *testing.T) {
 					t.Errorf("left alone too early: %v", list)
 				}
 				app := connect(r.rig, host+":443")
-				app.sendExact(hello)
-				if _, err := app.in.ReadByte(); err != nil {
+				app.SendExact(hello)
+				if _, err := app.In.ReadByte(); err != nil {
 					t.Fatal(err)
 				}
-				app.sendExact("\x15\x03\x03\x00\x02\x02" + string(rune(alert)))
-				_, _ = app.rest()
+				app.SendExact("\x15\x03\x03\x00\x02\x02" + string(rune(alert)))
+				_, _ = app.Rest()
 				_ = app.Close()
 				r.result(Untrusted)
 			}

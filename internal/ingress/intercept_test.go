@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/warmwire/warmwire/internal/intercept/ca"
+	"github.com/warmwire/warmwire/internal/testenv"
 )
 
 // host is one for which httptest has a certificate; nothing is asked for its address.
@@ -144,7 +145,7 @@ func (r *tlsRig) fetch(c *http.Client, method, target, body string) (seen, *http
 func (r *tlsRig) open(authority string, cfg *tls.Config) (*tls.Conn, error) {
 	r.t.Helper()
 	app := connect(r.rig, authority)
-	c := tls.Client(&bufferedConn{app.TCPConn, app.in}, cfg)
+	c := tls.Client(&bufferedConn{app.TCPConn, app.In}, cfg)
 	return c, c.HandshakeContext(r.t.Context())
 }
 
@@ -242,11 +243,11 @@ func TestBlindTunnelPassesTheFirstBytes(t *testing.T) {
 		for _, how := range []string{"together", "apart", "byte by byte"} {
 			t.Run(tt.name+" "+how, func(t *testing.T) {
 				got := make(chan string, 1)
-				addr := rawUpstream(t, func(c *rawConn) {
+				addr := testenv.ServeRaw(t, func(c *testenv.Raw) {
 					buf := make([]byte, len(tt.first))
-					n, _ := io.ReadFull(c.in, buf)
+					n, _ := io.ReadFull(c.In, buf)
 					got <- string(buf[:n])
-					c.sendExact("answer")
+					c.SendExact("answer")
 				})
 				r := newTLSRig(t, func(_ *Config, tab *Table, _ *Upstream) {
 					var d net.Dialer
@@ -258,21 +259,21 @@ func TestBlindTunnelPassesTheFirstBytes(t *testing.T) {
 				head := "CONNECT " + host + ":443 HTTP/1.1\r\nHost: " + host + "\r\n\r\n"
 				switch how {
 				case "together":
-					app.sendExact(head + tt.first)
+					app.SendExact(head + tt.first)
 				case "apart":
-					app.sendExact(head)
-					app.head()
-					app.sendExact(tt.first)
+					app.SendExact(head)
+					app.Head()
+					app.SendExact(tt.first)
 				default:
-					app.sendExact(head)
+					app.SendExact(head)
 					for i := range len(tt.first) {
-						app.sendExact(tt.first[i : i+1])
+						app.SendExact(tt.first[i : i+1])
 					}
 				}
 				if how != "apart" {
-					app.head()
+					app.Head()
 				}
-				app.expect("answer")
+				app.Expect("answer")
 				if s := <-got; s != tt.first {
 					t.Errorf("the server saw %q, want %q", s, tt.first)
 				}
@@ -299,7 +300,7 @@ func firstFlight(t testing.TB, cfg *tls.Config) string {
 }
 
 func TestServerThatSpeaksFirst(t *testing.T) {
-	addr := rawUpstream(t, func(c *rawConn) { c.sendExact("220 hello\r\n"); c.expect("QUIT"); c.sendExact("221") })
+	addr := testenv.ServeRaw(t, func(c *testenv.Raw) { c.SendExact("220 hello\r\n"); c.Expect("QUIT"); c.SendExact("221") })
 	r := newTLSRig(t, func(cfg *Config, tab *Table, _ *Upstream) {
 		var d net.Dialer
 		cfg.Intercept.Peek = 20 * time.Millisecond
@@ -308,9 +309,9 @@ func TestServerThatSpeaksFirst(t *testing.T) {
 		}
 	})
 	app := connect(r.rig, host+":443")
-	app.expect("220 hello\r\n")
-	app.sendExact("QUIT")
-	app.expect("221")
+	app.Expect("220 hello\r\n")
+	app.SendExact("QUIT")
+	app.Expect("221")
 	r.result(InterceptNoTLS)
 }
 
@@ -318,7 +319,7 @@ func TestServerThatSpeaksFirst(t *testing.T) {
 func TestClientHelloInTheSegmentOfCONNECT(t *testing.T) {
 	r := newTLSRig(t, nil)
 	app := r.dial()
-	c := tls.Client(&eagerConn{Conn: app.TCPConn, in: app.in, head: "CONNECT " + host + ":443 HTTP/1.1\r\nHost: " + host + "\r\n\r\n"},
+	c := tls.Client(&eagerConn{Conn: app.TCPConn, in: app.In, head: "CONNECT " + host + ":443 HTTP/1.1\r\nHost: " + host + "\r\n\r\n"},
 		&tls.Config{ServerName: host, RootCAs: r.roots})
 	if _, err := io.WriteString(c, "GET /x HTTP/1.1\r\nHost: "+host+"\r\n\r\n"); err != nil {
 		t.Fatal(err)
@@ -362,8 +363,8 @@ func TestBlindTunnelThatCannotBeReachedBreaks(t *testing.T) {
 		tab.Forward.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, refused }
 	})
 	app := connect(r.rig, host+":443")
-	app.sendExact("plain")
-	if rest, err := app.rest(); err == nil || rest != "" {
+	app.SendExact("plain")
+	if rest, err := app.Rest(); err == nil || rest != "" {
 		t.Errorf("the app read %q to a clean end, want a reset", rest)
 	}
 	if err := <-r.trouble; !errors.Is(err, refused) {

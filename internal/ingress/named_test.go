@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/warmwire/warmwire/bufferctl"
+	"github.com/warmwire/warmwire/internal/testenv"
 )
 
 // A provider answers with the bytes that the test gives it, and tells when its
@@ -84,26 +85,26 @@ func namedRig(t *testing.T, p *provider, wait time.Duration, keep int64) *rig {
 
 // A caller is one connection of an app.
 type caller struct {
-	*rawConn
+	*testenv.Raw
 	head string
 }
 
 func (r *rig) named(id, more string) *caller {
 	r.t.Helper()
-	c := &caller{rawConn: r.dial()}
-	c.send("POST /up/v1/chat HTTP/1.1\nHost: localhost\nContent-Length: 0\nWarmwire-Stream: " + id + "\n" + more + "\n")
+	c := &caller{Raw: r.dial()}
+	c.Send("POST /up/v1/chat HTTP/1.1\nHost: localhost\nContent-Length: 0\nWarmwire-Stream: " + id + "\n" + more + "\n")
 	return c
 }
 
 // answered waits for the head.
 func (c *caller) answered() *caller {
-	c.head = c.rawConn.head()
+	c.head = c.Raw.Head()
 	return c
 }
 
 // body reads the coded body to its end, and says whether it was whole.
 func (c *caller) body() ([]byte, error) {
-	resp, err := http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader(strings.ReplaceAll(c.head, "\n", "\r\n")+"\r\n"), c.in)), nil)
+	resp, err := http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader(strings.ReplaceAll(c.head, "\n", "\r\n")+"\r\n"), c.In)), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +115,7 @@ func (c *caller) body() ([]byte, error) {
 // some reads n bytes of body.
 func (c *caller) some(t *testing.T, n int) []byte {
 	t.Helper()
-	resp, err := http.ReadResponse(bufio.NewReaderSize(io.MultiReader(strings.NewReader(strings.ReplaceAll(c.head, "\n", "\r\n")+"\r\n"), c.in), 16), nil)
+	resp, err := http.ReadResponse(bufio.NewReaderSize(io.MultiReader(strings.NewReader(strings.ReplaceAll(c.head, "\n", "\r\n")+"\r\n"), c.In), 16), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +258,7 @@ func TestTheNewConnectionTakesOver(t *testing.T) {
 	p.give <- []byte("one")
 	old.some(t, 3)
 	app := r.named("a", "Warmwire-Position: 1\n").answered()
-	if rest, _ := io.ReadAll(old.in); bytes.Contains(rest, []byte("0\r\n\r\n")) {
+	if rest, _ := io.ReadAll(old.In); bytes.Contains(rest, []byte("0\r\n\r\n")) {
 		t.Errorf("the old connection ended cleanly: %q", rest)
 	}
 	p.give <- []byte("two")
@@ -299,8 +300,8 @@ func TestNobodyElseGetsTheStream(t *testing.T) {
 		}
 	}
 	elsewhere := r.dial()
-	elsewhere.send("POST /up/v1/other HTTP/1.1\nHost: localhost\nContent-Length: 0\nWarmwire-Stream: a\nAuthorization: Bearer mine\nWarmwire-Position: 0\n\n")
-	if head := elsewhere.head(); !strings.HasPrefix(head, "HTTP/1.1 404 ") {
+	elsewhere.Send("POST /up/v1/other HTTP/1.1\nHost: localhost\nContent-Length: 0\nWarmwire-Stream: a\nAuthorization: Bearer mine\nWarmwire-Position: 0\n\n")
+	if head := elsewhere.Head(); !strings.HasPrefix(head, "HTTP/1.1 404 ") {
 		t.Errorf("another path: %q", head)
 	}
 	if got := app.some(t, 6); string(got) != "secret" {
@@ -316,12 +317,12 @@ func TestAnAppThatComesBackToNothingIsNotANewRequest(t *testing.T) {
 	for name, head := range map[string]string{
 		"not set": plain.named("a", "Warmwire-Position: 5\n").answered().head, "no name": func() string {
 			app := named.dial()
-			app.send("POST /up/v1/chat HTTP/1.1\nHost: localhost\nContent-Length: 0\nWarmwire-Position: 5\n\n")
-			return app.head()
+			app.Send("POST /up/v1/chat HTTP/1.1\nHost: localhost\nContent-Length: 0\nWarmwire-Position: 5\n\n")
+			return app.Head()
 		}(), "no upstream": func() string {
 			app := plain.dial()
-			app.send("POST http://" + p.addr() + "/v1/chat HTTP/1.1\nHost: x\nContent-Length: 0\nWarmwire-Stream: a\nWarmwire-Position: 5\n\n")
-			return app.head()
+			app.Send("POST http://" + p.addr() + "/v1/chat HTTP/1.1\nHost: x\nContent-Length: 0\nWarmwire-Stream: a\nWarmwire-Position: 5\n\n")
+			return app.Head()
 		}(),
 	} {
 		if !strings.HasPrefix(head, "HTTP/1.1 404 ") || !strings.Contains(head, "X-Should-Retry: false\n") {
@@ -374,7 +375,7 @@ func TestAHalfSentRequestDiesWithItsApp(t *testing.T) {
 		u.Reattach = &Reattach{Wait: time.Hour, Spool: bufferctl.SpoolConfig{Memory: 64 << 10}}
 	})
 	app := r.dial()
-	app.send("POST /up/v1/chat HTTP/1.1\nHost: localhost\nContent-Length: 10\nWarmwire-Stream: a\n\nhalf")
+	app.Send("POST /up/v1/chat HTTP/1.1\nHost: localhost\nContent-Length: 10\nWarmwire-Stream: a\n\nhalf")
 	c, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -400,8 +401,8 @@ func TestASpoolLetsTheProviderFinish(t *testing.T) {
 	r := newRig(t, srv.Listener.Addr().String(), func(_ *Table, u *Upstream) {
 		u.Spool = &bufferctl.SpoolConfig{Memory: 64 << 10, File: 16 << 20, Dir: dir}
 	})
-	app := &caller{rawConn: r.dialNarrow()}
-	app.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+	app := &caller{Raw: r.dialNarrow()}
+	app.Send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
 	app.answered()
 	<-done // before a byte of the body is read
 	if list := r.server.Streams(); len(list) != 1 || list[0].LagBytes < 1<<20 {
@@ -424,8 +425,8 @@ func TestASpoolIsBoundedAndHonest(t *testing.T) {
 		u.Spool = &bufferctl.SpoolConfig{Memory: 64 << 10, File: 256 << 10, Dir: dir}
 	})
 	open := func() *caller {
-		app := &caller{rawConn: r.dialNarrow()}
-		app.send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
+		app := &caller{Raw: r.dialNarrow()}
+		app.Send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
 		return app.answered()
 	}
 	app := open()

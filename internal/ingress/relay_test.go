@@ -10,48 +10,50 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/warmwire/warmwire/internal/testenv"
 )
 
 const sseHead = "HTTP/1.1 200 OK\nContent-Type: text/event-stream\nTransfer-Encoding: chunked\n\n"
 
 func TestStreamPassesEachReadBeforeTheNext(t *testing.T) {
 	next := make(chan struct{})
-	r := newRig(t, rawUpstream(t, func(c *rawConn) {
-		c.head()
-		c.send(sseHead)
+	r := newRig(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+		c.Head()
+		c.Send(sseHead)
 		for range 100 {
 			<-next
-			c.sendExact(chunk("data: x\n\n"))
+			c.SendExact(chunk("data: x\n\n"))
 		}
-		c.sendExact("0\r\n\r\n")
+		c.SendExact("0\r\n\r\n")
 	}), nil)
 	app := r.dial()
-	app.send("GET /up/v1/x HTTP/1.1\nHost: localhost\n\n")
-	if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 200 OK\n") || !strings.Contains(head, "Transfer-Encoding: chunked\n") {
+	app.Send("GET /up/v1/x HTTP/1.1\nHost: localhost\n\n")
+	if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 200 OK\n") || !strings.Contains(head, "Transfer-Encoding: chunked\n") {
 		t.Fatalf("head %q", head)
 	}
 	for range 100 { // each event arrives while the upstream waits to send the next
 		next <- struct{}{}
-		app.expect(chunk("data: x\n\n"))
+		app.Expect(chunk("data: x\n\n"))
 	}
-	app.expect("0\r\n\r\n")
+	app.Expect("0\r\n\r\n")
 	if rec := r.record(); rec.Outcome != OutcomeOK || rec.BytesOut != 900 || rec.Status != 200 {
 		t.Errorf("record %+v", rec)
 	}
 }
 
 func TestHTTP10AppGetsCloseDelimitedStream(t *testing.T) {
-	r := newRig(t, rawUpstream(t, func(c *rawConn) {
-		c.head()
-		c.send(sseHead)
-		c.sendExact(chunk("data: x\n\n") + "0\r\n\r\n")
+	r := newRig(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+		c.Head()
+		c.Send(sseHead)
+		c.SendExact(chunk("data: x\n\n") + "0\r\n\r\n")
 	}), nil)
 	app := r.dial()
-	app.send("GET /up/v1/x HTTP/1.0\n\n")
-	if head := app.head(); strings.Contains(head, "chunked") || !strings.Contains(head, "Connection: close\n") {
+	app.Send("GET /up/v1/x HTTP/1.0\n\n")
+	if head := app.Head(); strings.Contains(head, "chunked") || !strings.Contains(head, "Connection: close\n") {
 		t.Errorf("head %q", head)
 	}
-	if body, err := app.rest(); body != "data: x\n\n" || err != nil {
+	if body, err := app.Rest(); body != "data: x\n\n" || err != nil {
 		t.Errorf("body %q, %v", body, err)
 	}
 }
@@ -59,34 +61,34 @@ func TestHTTP10AppGetsCloseDelimitedStream(t *testing.T) {
 func TestCutStreamLooksCut(t *testing.T) {
 	tests := []struct {
 		name  string
-		cut   func(*rawConn)
+		cut   func(*testenv.Raw)
 		proto string
 		cause string
 	}{
-		{"FIN inside chunks", func(c *rawConn) {}, "1.1", CauseTruncated},
-		{"reset inside chunks", func(c *rawConn) { _ = c.SetLinger(0) }, "1.1", CauseReset},
-		{"FIN, app speaks HTTP/1.0", func(c *rawConn) {}, "1.0", CauseTruncated},
+		{"FIN inside chunks", func(c *testenv.Raw) {}, "1.1", CauseTruncated},
+		{"reset inside chunks", func(c *testenv.Raw) { _ = c.SetLinger(0) }, "1.1", CauseReset},
+		{"FIN, app speaks HTTP/1.0", func(c *testenv.Raw) {}, "1.0", CauseTruncated},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			seen := make(chan struct{})
-			r := newRig(t, rawUpstream(t, func(c *rawConn) {
-				c.head()
-				c.send(sseHead)
-				c.sendExact(chunk("data: 1\n\n"))
+			r := newRig(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+				c.Head()
+				c.Send(sseHead)
+				c.SendExact(chunk("data: 1\n\n"))
 				<-seen
 				tt.cut(c)
 			}), nil)
 			app := r.dial()
-			app.send("GET /up/v1/x HTTP/" + tt.proto + "\nHost: localhost\n\n")
-			app.head()
+			app.Send("GET /up/v1/x HTTP/" + tt.proto + "\nHost: localhost\n\n")
+			app.Head()
 			if tt.proto == "1.1" {
-				app.expect(chunk("data: 1\n\n"))
+				app.Expect(chunk("data: 1\n\n"))
 			} else {
-				app.expect("data: 1\n\n")
+				app.Expect("data: 1\n\n")
 			}
 			close(seen)
-			rest, err := app.rest()
+			rest, err := app.Rest()
 			if rest != "" || tt.proto == "1.0" && err == nil {
 				t.Errorf("after the cut: %q, %v; want nothing, and for HTTP/1.0 a reset", rest, err)
 			}
@@ -99,18 +101,18 @@ func TestCutStreamLooksCut(t *testing.T) {
 
 func TestErrorEventPrecedesTheCut(t *testing.T) {
 	seen := make(chan struct{})
-	r := newRig(t, rawUpstream(t, func(c *rawConn) {
-		c.head()
-		c.send(sseHead)
-		c.sendExact(chunk("data: {\"choices\":[]}\n\n"))
+	r := newRig(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+		c.Head()
+		c.Send(sseHead)
+		c.SendExact(chunk("data: {\"choices\":[]}\n\n"))
 		<-seen
 	}), func(_ *Table, u *Upstream) { u.ErrorEvent = true })
 	app := r.dial()
-	app.send("POST /up/v1/chat/completions HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
-	app.head()
-	app.expect(chunk("data: {\"choices\":[]}\n\n"))
+	app.Send("POST /up/v1/chat/completions HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
+	app.Head()
+	app.Expect(chunk("data: {\"choices\":[]}\n\n"))
 	close(seen)
-	rest, _ := app.rest()
+	rest, _ := app.Rest()
 	if !strings.Contains(rest, `"error"`) || !strings.HasSuffix(rest, "\n\n\r\n") || strings.Contains(rest, "[DONE]") {
 		t.Errorf("after the cut: %q; want one error event and no last chunk", rest)
 	}
@@ -121,26 +123,26 @@ func TestLeavingCancelsTheUpstream(t *testing.T) {
 	tests := []struct {
 		name  string
 		head  string
-		ready func(up, app *rawConn) // brings both into the state in which the app leaves
+		ready func(up, app *testenv.Raw) // brings both into the state in which the app leaves
 	}{
-		{"waiting for the head", "", func(up, app *rawConn) {}},
-		{"streaming", sseHead, func(up, app *rawConn) { app.head() }},
-		{"long answer", "HTTP/1.1 200 OK\nContent-Length: 1000\n\n", func(up, app *rawConn) { app.head() }},
+		{"waiting for the head", "", func(up, app *testenv.Raw) {}},
+		{"streaming", sseHead, func(up, app *testenv.Raw) { app.Head() }},
+		{"long answer", "HTTP/1.1 200 OK\nContent-Length: 1000\n\n", func(up, app *testenv.Raw) { app.Head() }},
 	}
 	for _, tt := range tests {
 		for _, how := range []string{"close", "reset"} {
 			t.Run(tt.name+" "+how, func(t *testing.T) {
-				ready, gone := make(chan *rawConn, 1), make(chan struct{})
-				r := newRig(t, rawUpstream(t, func(c *rawConn) {
-					c.head()
-					c.send(tt.head)
+				ready, gone := make(chan *testenv.Raw, 1), make(chan struct{})
+				r := newRig(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+					c.Head()
+					c.Send(tt.head)
 					ready <- c
-					_, _ = io.Copy(io.Discard, c.in)
+					_, _ = io.Copy(io.Discard, c.In)
 					close(gone)
 				}), nil)
 				app := r.dial()
-				app.send("POST /up/v1/x HTTP/1.1\nHost: localhost\nContent-Length: 2\n\n")
-				app.sendExact("{}")
+				app.Send("POST /up/v1/x HTTP/1.1\nHost: localhost\nContent-Length: 2\n\n")
+				app.SendExact("{}")
 				tt.ready(<-ready, app)
 				if how == "reset" {
 					_ = app.SetLinger(0)
@@ -190,20 +192,20 @@ func TestAnAppThatHasAllMayLeave(t *testing.T) {
 // 425 goes to whoever sent Early-Data: only he may ask again (RFC 8470 §5.2).
 func TestTooEarlyIsTheAppsToAskAgain(t *testing.T) {
 	var asked atomic.Int32
-	r := newRig(t, rawUpstream(t, func(c *rawConn) {
-		if head := c.head(); !strings.Contains(head, "Early-Data: 1\n") {
+	r := newRig(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+		if head := c.Head(); !strings.Contains(head, "Early-Data: 1\n") {
 			t.Errorf("the upstream got %q", head)
 		}
 		asked.Add(1)
-		c.send("HTTP/1.1 425 Too Early\nContent-Length: 5\n\n")
-		c.sendExact("early")
+		c.Send("HTTP/1.1 425 Too Early\nContent-Length: 5\n\n")
+		c.SendExact("early")
 	}), nil)
 	app := r.dial()
-	app.send("GET /up/v1/models HTTP/1.1\nHost: localhost\nEarly-Data: 1\n\n")
-	if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 425 Too Early\n") {
+	app.Send("GET /up/v1/models HTTP/1.1\nHost: localhost\nEarly-Data: 1\n\n")
+	if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 425 Too Early\n") {
 		t.Errorf("head %q", head)
 	}
-	app.expect("early")
+	app.Expect("early")
 	if n := asked.Load(); n != 1 {
 		t.Errorf("asked %d times", n)
 	}
@@ -231,20 +233,20 @@ func (b *endless) Close() error { return nil }
 
 func TestHalfCloseOfACompleteRequestDoesNotCancel(t *testing.T) {
 	fin := make(chan struct{})
-	r := newRig(t, rawUpstream(t, func(c *rawConn) {
-		c.head()
+	r := newRig(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+		c.Head()
 		<-fin
-		c.send("HTTP/1.1 200 OK\nContent-Length: 2\n\n")
-		c.sendExact("ok")
+		c.Send("HTTP/1.1 200 OK\nContent-Length: 2\n\n")
+		c.SendExact("ok")
 	}), nil)
 	app := r.dial()
-	app.send("GET /up/v1/x HTTP/1.1\nHost: localhost\n\n")
+	app.Send("GET /up/v1/x HTTP/1.1\nHost: localhost\n\n")
 	if err := app.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
 	time.AfterFunc(150*time.Millisecond, func() { close(fin) }) // several looks at the half-closed app
-	app.head()
-	app.expect("ok")
+	app.Head()
+	app.Expect("ok")
 	if rec := r.record(); rec.Outcome != OutcomeOK {
 		t.Errorf("outcome %s cause %s", rec.Outcome, rec.Cause)
 	}
@@ -252,13 +254,13 @@ func TestHalfCloseOfACompleteRequestDoesNotCancel(t *testing.T) {
 
 func TestRequestFieldsArriveAsSent(t *testing.T) {
 	got := make(chan string, 1)
-	r := newRig(t, rawUpstream(t, func(c *rawConn) {
-		got <- c.head()
-		c.send("HTTP/1.1 204 No Content\n\n")
+	r := newRig(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+		got <- c.Head()
+		c.Send("HTTP/1.1 204 No Content\n\n")
 	}), func(tab *Table, _ *Upstream) { tab.Via = false })
 	app := r.dial()
-	app.send("GET /up/v1/x?a=%2F HTTP/1.1\nHost: localhost\nX-Two: 1\nX-Two: 2\nConnection: x-hop\nX-Hop: 1\nProxy-Authorization: Basic eA==\n\n")
-	if head := app.head(); head != "HTTP/1.1 204 No Content\n" {
+	app.Send("GET /up/v1/x?a=%2F HTTP/1.1\nHost: localhost\nX-Two: 1\nX-Two: 2\nConnection: x-hop\nX-Hop: 1\nProxy-Authorization: Basic eA==\n\n")
+	if head := app.Head(); head != "HTTP/1.1 204 No Content\n" {
 		t.Errorf("answer %q", head)
 	}
 	lines := strings.Split(strings.TrimSuffix(<-got, "\n"), "\n")
@@ -275,7 +277,7 @@ func TestRequestFieldsArriveAsSent(t *testing.T) {
 }
 
 func TestOwnErrors(t *testing.T) {
-	closed := rawUpstream(t, func(c *rawConn) { c.head() }) // closes without an answer
+	closed := testenv.ServeRaw(t, func(c *testenv.Raw) { c.Head() }) // closes without an answer
 	r := newRig(t, closed, nil)
 	tests := []struct {
 		name, request string
@@ -292,8 +294,8 @@ func TestOwnErrors(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			app := r.dial()
-			app.send(tt.request)
-			resp, err := http.ReadResponse(app.in, nil)
+			app.Send(tt.request)
+			resp, err := http.ReadResponse(app.In, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -3,14 +3,11 @@
 package ingress
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -118,104 +115,15 @@ func (r *rig) record() *Record {
 }
 
 // dial opens a raw connection to the rig.
-func (r *rig) dial() *rawConn { return r.dialWith(&net.Dialer{}) }
-
-// dialNarrow opens one whose kernel takes little that is not read. Made smaller later,
-// the kernel would drop what it has no room for.
-func (r *rig) dialNarrow() *rawConn {
-	return r.dialWith(&net.Dialer{Control: testenv.SmallReceiveBuffer})
-}
-
-func (r *rig) dialWith(d *net.Dialer) *rawConn {
+func (r *rig) dial() *testenv.Raw {
 	r.t.Helper()
-	c, err := d.Dial("tcp", r.addr)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	r.t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(patience))
-	return &rawConn{t: r.t, TCPConn: c.(*net.TCPConn), in: bufio.NewReader(c)}
+	return testenv.DialRaw(r.t, r.addr)
 }
 
-// A rawConn is one end whose bytes the test writes and reads itself.
-type rawConn struct {
-	*net.TCPConn
-	t  testing.TB
-	in *bufio.Reader
-}
-
-// send writes s; lines in it end with \n and are sent with \r\n.
-func (c *rawConn) send(s string) {
-	c.t.Helper()
-	c.sendExact(strings.ReplaceAll(s, "\n", "\r\n"))
-}
-
-func (c *rawConn) sendExact(s string) {
-	c.t.Helper()
-	if _, err := io.WriteString(c.TCPConn, s); err != nil {
-		c.t.Errorf("write: %v", err)
-	}
-}
-
-// head reads up to the blank line and returns it with \n line ends.
-func (c *rawConn) head() string {
-	c.t.Helper()
-	var b strings.Builder
-	for {
-		line, err := c.in.ReadString('\n')
-		if err != nil {
-			c.t.Errorf("read head: %v after %q", err, b.String())
-			return b.String()
-		}
-		if line == "\r\n" {
-			return b.String()
-		}
-		b.WriteString(strings.TrimSuffix(line, "\r\n") + "\n")
-	}
-}
-
-// expect reads exactly what want holds.
-func (c *rawConn) expect(want string) {
-	c.t.Helper()
-	buf := make([]byte, len(want))
-	n, err := io.ReadFull(c.in, buf)
-	if err != nil || string(buf) != want {
-		c.t.Errorf("read %q, %v; want %q", buf[:n], err, want)
-	}
-}
-
-// rest reads until the connection ends.
-func (c *rawConn) rest() (string, error) {
-	b, err := io.ReadAll(c.in)
-	return string(b), err
-}
-
-// rawUpstream listens on loopback and gives each connection to serve.
-func rawUpstream(t testing.TB, serve func(*rawConn)) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var conns sync.WaitGroup
-	conns.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			conns.Go(func() {
-				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(patience))
-				serve(&rawConn{t: t, TCPConn: c.(*net.TCPConn), in: bufio.NewReader(c)})
-			})
-		}
-	})
-	t.Cleanup(func() {
-		_ = ln.Close()
-		conns.Wait()
-	})
-	return ln.Addr().String()
+// dialNarrow opens one whose kernel takes little that is not read.
+func (r *rig) dialNarrow() *testenv.Raw {
+	r.t.Helper()
+	return testenv.DialRawNarrow(r.t, r.addr)
 }
 
 // within fails if ch is not closed in the time that the product promises.

@@ -5,6 +5,8 @@ package ingress
 import (
 	"strings"
 	"testing"
+
+	"github.com/warmwire/warmwire/internal/testenv"
 )
 
 // TestServerTiming: answers say where their time went if that is wanted, in a trailer what
@@ -13,16 +15,16 @@ func TestServerTiming(t *testing.T) {
 	answer := "HTTP/1.1 200 OK\nServer-Timing: db;dur=1\nTransfer-Encoding: chunked\n\n2\nok\n0\n\n"
 	for _, on := range []bool{false, true} {
 		for _, te := range []bool{false, true} {
-			at := rawUpstream(t, func(c *rawConn) { c.head(); c.send(answer) })
+			at := testenv.ServeRaw(t, func(c *testenv.Raw) { c.Head(); c.Send(answer) })
 			r := newRig(t, at, func(tab *Table, _ *Upstream) { tab.ServerTiming = on })
 			c := r.dial()
 			request := "GET /up/x HTTP/1.1\nHost: " + r.addr + "\nConnection: close"
 			if te {
 				request += ", TE\nTE: trailers"
 			}
-			c.send(request + "\n\n")
-			head := c.head()
-			rest, err := c.rest()
+			c.Send(request + "\n\n")
+			head := c.Head()
+			rest, err := c.Rest()
 			if err != nil {
 				t.Error(err)
 			}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/warmwire/warmwire/internal/dialect"
 	"github.com/warmwire/warmwire/internal/tenant"
+	"github.com/warmwire/warmwire/internal/testenv"
 )
 
 const (
@@ -282,8 +283,8 @@ func TestPathsBesideTheAPI(t *testing.T) {
 	})
 	for target, status := range map[string]int{"/openai/v1/models/x": 200, "/v1/models/x": 403, "/openaix/v1/models/x": 403} {
 		app := r.dial()
-		app.send(fmt.Sprintf("GET http://%s%s HTTP/1.1\nHost: %s\nProxy-Authorization: Bearer %s\n\n", addr, target, addr, tokenB))
-		if head := app.head(); !strings.HasPrefix(head, fmt.Sprintf("HTTP/1.1 %d ", status)) {
+		app.Send(fmt.Sprintf("GET http://%s%s HTTP/1.1\nHost: %s\nProxy-Authorization: Bearer %s\n\n", addr, target, addr, tokenB))
+		if head := app.Head(); !strings.HasPrefix(head, fmt.Sprintf("HTTP/1.1 %d ", status)) {
 			t.Errorf("%s: %s", target, head)
 		}
 	}
@@ -387,12 +388,12 @@ func TestCallersOfWebSockets(t *testing.T) {
 }
 
 func TestTunnelsOfTenants(t *testing.T) {
-	site := rawUpstream(t, func(c *rawConn) { _, _ = io.Copy(c.TCPConn, c.in) })
+	site := testenv.ServeRaw(t, func(c *testenv.Raw) { _, _ = io.Copy(c.TCPConn, c.In) })
 	r := newTenantRig(t, dialect.OpenAI, tenants(t, tenant.Limits{Streams: 1}), echo)
-	connect := func(field string) (*rawConn, string) {
+	connect := func(field string) (*testenv.Raw, string) {
 		app := r.dial()
-		app.send("CONNECT " + site + " HTTP/1.1\nHost: " + site + "\n" + field + "\n")
-		line, _, _ := strings.Cut(app.head(), "\n")
+		app.Send("CONNECT " + site + " HTTP/1.1\nHost: " + site + "\n" + field + "\n")
+		line, _, _ := strings.Cut(app.Head(), "\n")
 		return app, line
 	}
 	for field, want := range map[string]string{
@@ -408,13 +409,13 @@ func TestTunnelsOfTenants(t *testing.T) {
 	if !strings.HasPrefix(line, "HTTP/1.1 200") {
 		t.Fatalf("a tunnel that is allowed: %s", line)
 	}
-	app.send("hello\n")
-	app.expect("hello\r\n")
+	app.Send("hello\n")
+	app.Expect("hello\r\n")
 	if _, line := connect("Proxy-Authorization: " + basic("", tokenA) + "\n"); !strings.HasPrefix(line, "HTTP/1.1 429") {
 		t.Errorf("a second stream: %s, want 429", line)
 	}
 	_ = app.CloseWrite()
-	_, _ = app.rest()
+	_, _ = app.Rest()
 }
 
 // TestRequestsInATunnelAreItsCallers cannot become another's by a token inside.
@@ -448,10 +449,10 @@ func TestRequestsInATunnelAreItsCallers(t *testing.T) {
 	}
 	// b may not have blind tunnels: one that is not TLS ends, and nothing is dialled.
 	app := r.dial()
-	app.send("CONNECT " + host + ":443 HTTP/1.1\nHost: " + host + "\nProxy-Authorization: " + basic("", tokenB) + "\n\n")
-	app.head()
-	app.sendExact("SSH-2.0-x\r\n")
-	if text, _ := app.rest(); text != "" {
+	app.Send("CONNECT " + host + ":443 HTTP/1.1\nHost: " + host + "\nProxy-Authorization: " + basic("", tokenB) + "\n\n")
+	app.Head()
+	app.SendExact("SSH-2.0-x\r\n")
+	if text, _ := app.Rest(); text != "" {
 		t.Errorf("a blind tunnel says %q", text)
 	}
 }
@@ -474,9 +475,9 @@ func TestOtherHostsGetTheAppsOwnKey(t *testing.T) {
 		if tt.own != "" {
 			head += "Proxy-Authorization: " + tt.own + "\n"
 		}
-		app.send(head + "\n")
-		answer := app.head()
-		body, _ := app.rest()
+		app.Send(head + "\n")
+		answer := app.Head()
+		body, _ := app.Rest()
 		if !strings.HasPrefix(answer, fmt.Sprintf("HTTP/1.1 %d ", tt.status)) || strings.Contains(body, "wwt_") {
 			t.Errorf("%+v: %s%s", tt, answer, body)
 		}
@@ -532,9 +533,9 @@ func TestUploadsOfTenants(t *testing.T) {
 		t.Errorf("%d %s", resp.StatusCode, text)
 	}
 	app := r.dial()
-	app.send("POST /up/v1/x HTTP/1.1\nHost: localhost\nAuthorization: Bearer " + tokenA + "\nTransfer-Encoding: chunked\n\n")
-	app.sendExact(chunk(strings.Repeat("y", 300)) + chunk(strings.Repeat("y", 300)) + "0\r\n\r\n")
-	if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 429 ") || !strings.Contains(head, "X-Should-Retry: false\n") || !strings.Contains(head, "Retry-After: ") {
+	app.Send("POST /up/v1/x HTTP/1.1\nHost: localhost\nAuthorization: Bearer " + tokenA + "\nTransfer-Encoding: chunked\n\n")
+	app.SendExact(chunk(strings.Repeat("y", 300)) + chunk(strings.Repeat("y", 300)) + "0\r\n\r\n")
+	if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 429 ") || !strings.Contains(head, "X-Should-Retry: false\n") || !strings.Contains(head, "Retry-After: ") {
 		t.Errorf("of unknown length: %s", head)
 	}
 }
@@ -547,9 +548,9 @@ func TestTrailersHoldNoKey(t *testing.T) {
 		got <- r.Trailer
 	})
 	app := r.dial()
-	app.send("POST /up/v1/x HTTP/1.1\nHost: localhost\nAuthorization: Bearer " + tokenA + "\nTransfer-Encoding: chunked\nTrailer: X-Api-Key, X-Sum\n\n")
-	app.sendExact(chunk("hi") + "0\r\nX-Api-Key: " + tokenA + "\r\nX-Sum: 1\r\n\r\n")
-	app.head()
+	app.Send("POST /up/v1/x HTTP/1.1\nHost: localhost\nAuthorization: Bearer " + tokenA + "\nTransfer-Encoding: chunked\nTrailer: X-Api-Key, X-Sum\n\n")
+	app.SendExact(chunk("hi") + "0\r\nX-Api-Key: " + tokenA + "\r\nX-Sum: 1\r\n\r\n")
+	app.Head()
 	tr := <-got
 	_, key := tr["X-Api-Key"]
 	if _, sum := tr["X-Sum"]; key || !sum {
@@ -568,8 +569,8 @@ func TestTheCallerGoesAlong(t *testing.T) {
 		})
 	})
 	app := r.dial()
-	app.send("GET /up/v1/x HTTP/1.1\nHost: localhost\nAuthorization: Bearer " + tokenA + "\n\n")
-	app.head()
+	app.Send("GET /up/v1/x HTTP/1.1\nHost: localhost\nAuthorization: Bearer " + tokenA + "\n\n")
+	app.Head()
 	if got, want := <-callers, (Caller{Tenant: "a", Class: "batch", Weight: 3}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}

@@ -16,13 +16,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/warmwire/warmwire/internal/testenv"
 )
 
 // connect opens a tunnel through the rig to addr.
-func connect(r *rig, addr string) *rawConn {
+func connect(r *rig, addr string) *testenv.Raw {
 	app := r.dial()
-	app.send("CONNECT " + addr + " HTTP/1.1\nHost: " + addr + "\n\n")
-	if head := app.head(); head != "HTTP/1.1 200 Connection Established\n" {
+	app.Send("CONNECT " + addr + " HTTP/1.1\nHost: " + addr + "\n\n")
+	if head := app.Head(); head != "HTTP/1.1 200 Connection Established\n" {
 		r.t.Fatalf("CONNECT answered %q", head)
 	}
 	return app
@@ -30,8 +32,8 @@ func connect(r *rig, addr string) *rawConn {
 
 func TestTunnelPassesAHalfCloseInEachDirection(t *testing.T) {
 	big := bytes.Repeat([]byte("0123456789abcdef"), 64<<10) // 1 MiB
-	addr := rawUpstream(t, func(c *rawConn) {
-		got, err := io.ReadAll(c.in) // the app's FIN ends this
+	addr := testenv.ServeRaw(t, func(c *testenv.Raw) {
+		got, err := io.ReadAll(c.In) // the app's FIN ends this
 		if err != nil || string(got) != "question" {
 			t.Errorf("upstream read %q, %v", got, err)
 		}
@@ -39,11 +41,11 @@ func TestTunnelPassesAHalfCloseInEachDirection(t *testing.T) {
 	})
 	r := newRig(t, addr, nil)
 	app := connect(r, addr)
-	app.sendExact("question")
+	app.SendExact("question")
 	if err := app.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	got, err := app.rest()
+	got, err := app.Rest()
 	if err != nil || sha256.Sum256([]byte(got)) != sha256.Sum256(big) {
 		t.Errorf("app read %d bytes, %v; want %d", len(got), err, len(big))
 	}
@@ -55,13 +57,13 @@ func TestTunnelPassesAHalfCloseInEachDirection(t *testing.T) {
 
 func TestTunnelDeliversTheTailToASlowReader(t *testing.T) {
 	tail := bytes.Repeat([]byte("x"), 4<<20) // 4 MiB, then closed at once
-	addr := rawUpstream(t, func(c *rawConn) { _, _ = c.Write(tail) })
+	addr := testenv.ServeRaw(t, func(c *testenv.Raw) { _, _ = c.Write(tail) })
 	r := newRig(t, addr, nil)
 	app := connect(r, addr)
 	total := 0
 	buf := make([]byte, 64<<10)
 	for {
-		n, err := app.in.Read(buf)
+		n, err := app.In.Read(buf)
 		total += n
 		if err == io.EOF {
 			break
@@ -76,21 +78,21 @@ func TestTunnelDeliversTheTailToASlowReader(t *testing.T) {
 }
 
 func TestTunnelPassesBytesSentWithConnect(t *testing.T) {
-	addr := rawUpstream(t, func(c *rawConn) { c.expect("hello"); c.sendExact("world") })
+	addr := testenv.ServeRaw(t, func(c *testenv.Raw) { c.Expect("hello"); c.SendExact("world") })
 	r := newRig(t, addr, nil)
 	app := r.dial()
-	app.sendExact("CONNECT " + addr + " HTTP/1.1\r\nHost: " + addr + "\r\n\r\nhello")
-	app.head()
-	app.expect("world")
+	app.SendExact("CONNECT " + addr + " HTTP/1.1\r\nHost: " + addr + "\r\n\r\nhello")
+	app.Head()
+	app.Expect("world")
 }
 
 func TestTunnelResetEndsBothSides(t *testing.T) {
 	for _, who := range []string{"app", "upstream"} {
 		t.Run(who, func(t *testing.T) {
-			ready, ended := make(chan *rawConn, 1), make(chan struct{})
-			addr := rawUpstream(t, func(c *rawConn) {
+			ready, ended := make(chan *testenv.Raw, 1), make(chan struct{})
+			addr := testenv.ServeRaw(t, func(c *testenv.Raw) {
 				ready <- c
-				_, _ = io.Copy(io.Discard, c.in)
+				_, _ = io.Copy(io.Discard, c.In)
 				close(ended)
 			})
 			r := newRig(t, addr, nil)
@@ -103,7 +105,7 @@ func TestTunnelResetEndsBothSides(t *testing.T) {
 			} else {
 				_ = up.SetLinger(0)
 				_ = up.Close()
-				if _, err := app.rest(); err == nil {
+				if _, err := app.Rest(); err == nil {
 					t.Error("the app saw a clean end, want a reset")
 				}
 			}
@@ -116,11 +118,11 @@ func TestTunnelResetEndsBothSides(t *testing.T) {
 
 func TestTunnelAppThatLeavesEndsASilentUpstream(t *testing.T) {
 	ended := make(chan struct{})
-	addr := rawUpstream(t, func(c *rawConn) {
-		_, _ = io.Copy(io.Discard, c.in)
-		_, err := c.in.ReadByte() // it ignores the half-close and waits on
+	addr := testenv.ServeRaw(t, func(c *testenv.Raw) {
+		_, _ = io.Copy(io.Discard, c.In)
+		_, err := c.In.ReadByte() // it ignores the half-close and waits on
 		for err == nil {
-			_, err = c.in.ReadByte()
+			_, err = c.In.ReadByte()
 		}
 		_ = c.SetReadDeadline(time.Now().Add(patience))
 		tick := time.NewTicker(time.Millisecond)
@@ -134,7 +136,7 @@ func TestTunnelAppThatLeavesEndsASilentUpstream(t *testing.T) {
 	})
 	r := newRig(t, addr, nil)
 	app := connect(r, addr)
-	app.sendExact("bye")
+	app.SendExact("bye")
 	_ = app.Close()
 	within(t, "the tunnel's end", time.Second, ended)
 	r.record()
@@ -166,8 +168,8 @@ func TestTunnelFailuresAreHTTPErrors(t *testing.T) {
 				}
 			})
 			app := r.dial()
-			app.send("CONNECT " + refused + " HTTP/1.1\nHost: " + refused + "\n\n")
-			resp, err := http.ReadResponse(app.in, &http.Request{Method: http.MethodConnect})
+			app.Send("CONNECT " + refused + " HTTP/1.1\nHost: " + refused + "\n\n")
+			resp, err := http.ReadResponse(app.In, &http.Request{Method: http.MethodConnect})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -191,13 +193,13 @@ var tunnelCount = flag.Int("tunnels", 400, "how many TestTunnelsLeaveNothingBehi
 // TestTunnelsLeaveNothingBehind ends many tunnels in every way and counts descriptors and
 // goroutines.
 func TestTunnelsLeaveNothingBehind(t *testing.T) {
-	addr := rawUpstream(t, func(c *rawConn) {
-		switch how, _ := c.in.ReadByte(); how {
+	addr := testenv.ServeRaw(t, func(c *testenv.Raw) {
+		switch how, _ := c.In.ReadByte(); how {
 		case 'F': // a FIN of the upstream
 		case 'R':
 			_ = c.SetLinger(0)
 		default: // the app ends it
-			_, _ = io.Copy(io.Discard, c.in)
+			_, _ = io.Copy(io.Discard, c.In)
 		}
 	})
 	r := newRig(t, addr, func(tab *Table, _ *Upstream) { tab.Forward.TunnelIdle = time.Second })
@@ -213,27 +215,27 @@ func TestTunnelsLeaveNothingBehind(t *testing.T) {
 		app := connect(r, addr)
 		switch i % 5 {
 		case 0:
-			app.sendExact("F")
-			_, _ = app.rest()
+			app.SendExact("F")
+			_, _ = app.Rest()
 		case 1:
-			app.sendExact("R")
-			_, _ = app.rest()
+			app.SendExact("R")
+			_, _ = app.Rest()
 		case 2:
-			app.sendExact("x")
+			app.SendExact("x")
 			_ = app.SetLinger(0)
 		case 3: // half, and then the other half
 			_ = app.CloseWrite()
-			_, _ = app.rest()
+			_, _ = app.Rest()
 		}
 		_ = app.Close()
 		r.record()
 	}
-	idle := make([]*rawConn, min(200, *tunnelCount/50))
+	idle := make([]*testenv.Raw, min(200, *tunnelCount/50))
 	for i := range idle {
 		idle[i] = connect(r, addr)
 	}
 	for _, app := range idle {
-		_, _ = app.rest()
+		_, _ = app.Rest()
 		_ = app.Close()
 		if rec := r.record(); rec.Cause != CauseIdle {
 			t.Errorf("an idle tunnel ended %s, %s", rec.Outcome, rec.Cause)
@@ -279,9 +281,9 @@ func openStream(r *rig, addr string) (io.WriteCloser, *http.Response) {
 }
 
 func TestTunnelOverHTTP2(t *testing.T) {
-	addr := rawUpstream(t, func(c *rawConn) {
-		c.expect("hello")
-		c.sendExact("world")
+	addr := testenv.ServeRaw(t, func(c *testenv.Raw) {
+		c.Expect("hello")
+		c.SendExact("world")
 	})
 	r := newRig(t, addr, nil)
 	app, resp := openStream(r, addr)
@@ -326,11 +328,11 @@ func TestIdleTunnelIsReset(t *testing.T) {
 				err error
 			}
 			upstream := make(chan end, 1)
-			addr := rawUpstream(t, func(c *rawConn) {
+			addr := testenv.ServeRaw(t, func(c *testenv.Raw) {
 				if !one.appSpeaks && pace(c) != moves {
 					t.Error("the upstream's tunnel broke though it was used")
 				}
-				got, err := io.ReadAll(c.in)
+				got, err := io.ReadAll(c.In)
 				if one.appEnds { // it has the app's end: what it sees of ours is a failing write
 					err = nil
 				}
@@ -348,7 +350,7 @@ func TestIdleTunnelIsReset(t *testing.T) {
 				app, answer = w, resp.Body
 			} else {
 				c := connect(r, addr)
-				app, answer = c, c.in
+				app, answer = c, c.In
 				if one.appEnds {
 					_ = c.CloseWrite()
 				}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+	"github.com/warmwire/warmwire/internal/testenv"
 )
 
 // echoUpstream is a real WebSocket server that echoes, with two subprotocols.
@@ -180,23 +181,23 @@ func TestAbortEndsAWebSocketWhoseAppDoesNotRead(t *testing.T) {
 }
 
 func TestAbortEndsAnAppThatDoesNotRead(t *testing.T) {
-	r := newRig(t, rawUpstream(t, func(c *rawConn) {
-		c.head()
-		c.send("HTTP/1.1 200 OK\n\n")
+	r := newRig(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+		c.Head()
+		c.Send("HTTP/1.1 200 OK\n\n")
 		_, _ = io.Copy(c.TCPConn, zeros{})
 	}), nil)
 	app := r.dial()
-	app.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
-	app.head()
+	app.Send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+	app.Head()
 	half := r.dial() // and one that never finishes its head
-	half.send("GET /up/x HTTP/1.1\nHost:")
+	half.Send("GET /up/x HTTP/1.1\nHost:")
 	done := make(chan struct{})
 	go func() {
 		r.server.Abort()
 		close(done)
 	}()
 	within(t, "Abort", 3*time.Second, done)
-	_, _ = io.Copy(io.Discard, half.in)
+	_, _ = io.Copy(io.Discard, half.In)
 }
 
 // zeros never ends.
@@ -225,15 +226,15 @@ func TestWebSocketHandshake(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			sent := make(chan string, 1)
-			r := newRig(t, rawUpstream(t, func(c *rawConn) {
-				sent <- c.head()
-				c.send(tt.answer)
-				_, _ = io.Copy(io.Discard, c.in)
+			r := newRig(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+				sent <- c.Head()
+				c.Send(tt.answer)
+				_, _ = io.Copy(io.Discard, c.In)
 			}), nil)
 			app := r.dial()
-			app.send("GET /up/v1/realtime HTTP/1.1\nHost: localhost\nConnection: keep-alive, Upgrade\nUpgrade: websocket\n" +
+			app.Send("GET /up/v1/realtime HTTP/1.1\nHost: localhost\nConnection: keep-alive, Upgrade\nUpgrade: websocket\n" +
 				"Sec-WebSocket-Key: " + wsKey + "\nSec-WebSocket-Version: 13\n" + tt.extra + "\n")
-			head := app.head()
+			head := app.Head()
 			if line, _, _ := strings.Cut(head, "\n"); line != tt.want || !strings.Contains(head, tt.contains) {
 				t.Errorf("answer %q, want %q with %q", head, tt.want, tt.contains)
 			}
@@ -257,8 +258,8 @@ func TestWebSocketBadHandshakeIsRefused(t *testing.T) {
 	r := newRig(t, "127.0.0.1:1", nil)
 	for _, key := range []string{"", "Sec-WebSocket-Key: short\n", "Sec-WebSocket-Key: " + wsKey + "\nSec-WebSocket-Key: " + wsKey + "\n"} {
 		app := r.dial()
-		app.send("GET /up/x HTTP/1.1\nHost: localhost\nConnection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\n" + key + "\n")
-		if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 400") {
+		app.Send("GET /up/x HTTP/1.1\nHost: localhost\nConnection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\n" + key + "\n")
+		if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 400") {
 			t.Errorf("key %q: %q", key, head)
 		}
 	}

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/warmwire/warmwire/internal/testenv"
 )
 
 const (
@@ -36,10 +38,10 @@ const (
 // log and upstream together, which other work on the machine changes less; lost is
 // the records that are missing in the file.
 func BenchmarkAccessLog(b *testing.B) {
-	up := upstream(b, func(c *wire) {
+	up := testenv.ServeRaw(b, func(c *testenv.Raw) {
 		_ = c.SetDeadline(time.Time{})
-		for head := c.head(); head != ""; head = c.head() {
-			c.raw(okAnswer)
+		for head := c.Head(); head != ""; head = c.Head() {
+			c.SendExact(okAnswer)
 		}
 	})
 	file := filepath.Join(b.TempDir(), "access.log")
@@ -91,7 +93,7 @@ func takeTurns(b *testing.B, arms []*logArm) {
 type logArm struct {
 	*rig
 	ask           string // a request; "" = one without a body
-	conns         []*wire
+	conns         []*testenv.Raw
 	made          int
 	p50, p99, cpu []time.Duration
 }
@@ -141,11 +143,11 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-func (a *logArm) exchange(c *wire) error {
+func (a *logArm) exchange(c *testenv.Raw) error {
 	if _, err := io.WriteString(c.TCPConn, cmp.Or(a.ask, "GET /up/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")); err != nil {
 		return err
 	}
-	resp, err := http.ReadResponse(c.in, nil)
+	resp, err := http.ReadResponse(c.In, nil)
 	if err != nil {
 		return err
 	}

@@ -44,8 +44,8 @@ func TestTraceContextPasses(t *testing.T) {
 			if tt.forward {
 				target = "http://" + up + "/v1/models"
 			}
-			c.send("GET " + target + " HTTP/1.1\nHost: " + r.addr + "\n" + strings.Join(append(tt.send, "\n"), "\n"))
-			if head := c.head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
+			c.Send("GET " + target + " HTTP/1.1\nHost: " + r.addr + "\n" + strings.Join(append(tt.send, "\n"), "\n"))
+			if head := c.Head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
 				t.Fatalf("answer %q", head)
 			}
 			var got []string

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/warmwire/warmwire/internal/testenv"
 )
 
 func TestAmbiguousRequestsAreRefusedAndNotForwarded(t *testing.T) {
@@ -36,8 +38,8 @@ func TestAmbiguousRequestsAreRefusedAndNotForwarded(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			app := r.dial()
-			app.send("POST /up/x HTTP/1.1\nHost: localhost\n" + tt.fields + "\n" + evil)
-			head := app.head()
+			app.Send("POST /up/x HTTP/1.1\nHost: localhost\n" + tt.fields + "\n" + evil)
+			head := app.Head()
 			if code := strings.Fields(head + " -")[1]; code != tt.status && !(tt.status == "501" && code == "400") {
 				t.Errorf("answer %q, want %s", head, tt.status)
 			}
@@ -47,8 +49,8 @@ func TestAmbiguousRequestsAreRefusedAndNotForwarded(t *testing.T) {
 		})
 	}
 	app := r.dial()
-	app.send("POST /up/x HTTP/1.0\nTransfer-Encoding: chunked\n\n0\n\n")
-	if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 400 ") {
+	app.Send("POST /up/x HTTP/1.0\nTransfer-Encoding: chunked\n\n0\n\n")
+	if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 400 ") {
 		t.Errorf("chunked in HTTP/1.0: %q", head)
 	}
 	if n := len(heads); n != 0 {
@@ -65,12 +67,12 @@ func TestOneFramingFieldGoesUpstream(t *testing.T) {
 		"Content-Length: 0\n\n":                      "Content-Length: 0\n",
 	} {
 		app := r.dial()
-		app.send("POST /up/x HTTP/1.1\nHost: localhost\n" + request)
+		app.Send("POST /up/x HTTP/1.1\nHost: localhost\n" + request)
 		head := <-heads
 		if strings.Count(head, "Content-Length")+strings.Count(head, "Transfer-Encoding") != 1 || !strings.Contains(head, want) {
 			t.Errorf("upstream got %q, want just %q", head, want)
 		}
-		app.head()
+		app.Head()
 	}
 }
 
@@ -78,7 +80,7 @@ func TestFieldsOfOneConnectionStop(t *testing.T) {
 	addr, heads := answering(t, "HTTP/1.1 200 OK\r\nConnection: x-back\r\nX-Back: 1\r\nKeep-Alive: timeout=5\r\nProxy-Authenticate: Basic\r\nX-Stay: 1\r\nContent-Length: 0\r\n\r\n")
 	r := start(t, addr, "upstreams:\n  up: {url: 'http://UPSTREAM', headers: {set: {Authorization: Bearer ours}}}\n")
 	app := r.dial()
-	app.send("GET /up/x HTTP/1.1\nHost: localhost\nConnection: x-hop, authorization\nX-Hop: secret\nProxy-Connection: keep-alive\nKeep-Alive: 5\n" +
+	app.Send("GET /up/x HTTP/1.1\nHost: localhost\nConnection: x-hop, authorization\nX-Hop: secret\nProxy-Connection: keep-alive\nKeep-Alive: 5\n" +
 		"TE: trailers, deflate\nUpgrade: h2c\nHTTP2-Settings: AA\nProxy-Authorization: Basic x\nAuthorization: Bearer theirs\nX-End: 1\n\n")
 	up := <-heads
 	for _, gone := range []string{"X-Hop", "Proxy-", "Keep-Alive", "deflate", "Upgrade", "Http2-Settings", "theirs"} {
@@ -91,7 +93,7 @@ func TestFieldsOfOneConnectionStop(t *testing.T) {
 			t.Errorf("%s is missing: %q", stays, up)
 		}
 	}
-	head := app.head()
+	head := app.Head()
 	for _, gone := range []string{"X-Back", "Keep-Alive", "Proxy-Authenticate"} {
 		if strings.Contains(head, gone) {
 			t.Errorf("%s came back: %q", gone, head)
@@ -107,8 +109,8 @@ func TestNothingIsAddedButVia(t *testing.T) {
 	for _, via := range []bool{true, false} {
 		r := start(t, addr, fmt.Sprintf("listen: {address: 127.0.0.1:0, via: %v}\n", via)) // replaces the rig's own
 		app := r.dial()
-		app.send("GET /up/x HTTP/1.1\nHost: localhost\nx-API-key: k\nX-Twice: 1\nX-Twice: 2\n\n")
-		app.head()
+		app.Send("GET /up/x HTTP/1.1\nHost: localhost\nx-API-key: k\nX-Twice: 1\nX-Twice: 2\n\n")
+		app.Head()
 		var names []string
 		for line := range strings.SplitSeq(strings.TrimSpace(<-heads), "\n") {
 			name, _, _ := strings.Cut(line, ":")
@@ -134,8 +136,8 @@ func TestTargetsPassOctetForOctet(t *testing.T) {
 			"absolute": "GET http://" + addr + target + " HTTP/1.1\nHost: x\n\n",
 		} {
 			app := r.dial()
-			app.send(request)
-			app.head()
+			app.Send(request)
+			app.Head()
 			if got := strings.Fields(<-heads)[1]; got != target {
 				t.Errorf("%s: %q became %q", form, target, got)
 			}
@@ -148,8 +150,8 @@ func TestAbsoluteFormDecidesTheHost(t *testing.T) {
 	addr, heads := answering(t, okAnswer)
 	r := start(t, addr, "")
 	app := r.dial()
-	app.send("GET http://" + addr + "/x HTTP/1.1\nHost: other.test\n\n")
-	app.head()
+	app.Send("GET http://" + addr + "/x HTTP/1.1\nHost: other.test\n\n")
+	app.Head()
 	if head := <-heads; !strings.Contains(head, "Host: "+addr+"\n") {
 		t.Errorf("upstream got %q", head)
 	}
@@ -160,8 +162,8 @@ func TestAbsoluteFormDecidesTheHost(t *testing.T) {
 		"Host with spaces": "GET /up HTTP/1.1\nHost: a b\n\n",
 	} {
 		app := r.dial()
-		app.send(request)
-		if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 400 ") {
+		app.Send(request)
+		if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 400 ") {
 			t.Errorf("%s: %q", name, head)
 		}
 	}
@@ -176,15 +178,15 @@ func TestHeaderLimit(t *testing.T) {
 		"60 of 1 kB":   strings.Repeat("X: "+strings.Repeat("a", 1000)+"\n", 60),
 	} {
 		app := r.dial()
-		app.send("GET /up/x HTTP/1.1\nHost: localhost\n" + fields + "\n")
-		if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
+		app.Send("GET /up/x HTTP/1.1\nHost: localhost\n" + fields + "\n")
+		if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
 			t.Errorf("%s: %q", name, head)
 		}
 		<-heads
 	}
 	app := r.dial()
-	app.send("GET /up/x HTTP/1.1\nHost: localhost\nX: " + strings.Repeat("a", 70_000) + "\n\n")
-	if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 431 ") || !strings.Contains(head, "application/json") || !strings.Contains(head, "close") {
+	app.Send("GET /up/x HTTP/1.1\nHost: localhost\nX: " + strings.Repeat("a", 70_000) + "\n\n")
+	if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 431 ") || !strings.Contains(head, "application/json") || !strings.Contains(head, "close") {
 		t.Errorf("over the limit: %q", head)
 	}
 }
@@ -210,8 +212,8 @@ func TestRedirectsAreRelayed(t *testing.T) {
 		addr, heads := answering(t, fmt.Sprintf("HTTP/1.1 %d Moved\r\nLocation: http://elsewhere.test/a?b=%%2F\r\nContent-Length: 0\r\n\r\n", status))
 		r := start(t, addr, "upstreams:\n  up: {url: 'http://UPSTREAM', headers: {set: {Authorization: Bearer ours}}}\n")
 		app := r.dial()
-		app.send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
-		if head := app.head(); !strings.HasPrefix(head, fmt.Sprintf("HTTP/1.1 %d ", status)) || !strings.Contains(head, "Location: http://elsewhere.test/a?b=%2F\n") {
+		app.Send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
+		if head := app.Head(); !strings.HasPrefix(head, fmt.Sprintf("HTTP/1.1 %d ", status)) || !strings.Contains(head, "Location: http://elsewhere.test/a?b=%2F\n") {
 			t.Errorf("%d: %q", status, head)
 		}
 		if <-heads; len(heads) != 0 {
@@ -233,8 +235,8 @@ func TestBodilessAnswersEndAtTheBlankLine(t *testing.T) {
 			addr, _ := answering(t, tt.answer)
 			app := start(t, addr, "").dial()
 			for range 2 { // the connection can be used again
-				app.send(tt.method + " /up/x HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
-				if head := app.head(); !strings.Contains(head, tt.want) || strings.Contains(head, tt.not) {
+				app.Send(tt.method + " /up/x HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
+				if head := app.Head(); !strings.Contains(head, tt.want) || strings.Contains(head, tt.not) {
 					t.Errorf("%q: want %q and no %q", head, tt.want, tt.not)
 				}
 			}
@@ -245,33 +247,33 @@ func TestBodilessAnswersEndAtTheBlankLine(t *testing.T) {
 func TestInterimAnswers(t *testing.T) {
 	hints := "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
 	final := make(chan struct{}, 10)
-	addr := upstream(t, func(c *wire) {
-		for c.head() != "" {
-			c.raw(hints + "HTTP/1.1 102 Processing\r\n\r\n")
+	addr := testenv.ServeRaw(t, func(c *testenv.Raw) {
+		for c.Head() != "" {
+			c.SendExact(hints + "HTTP/1.1 102 Processing\r\n\r\n")
 			<-final
-			c.raw("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+			c.SendExact("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 		}
 	})
 	r := start(t, addr, "")
 	chained := start(t, r.addr, "upstreams:\n  up: {url: 'http://UPSTREAM/up'}\n")
 	for name, at := range map[string]*rig{"one": r, "two in a row": chained} {
 		app := at.dial()
-		app.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
-		if head := app.head(); head != "HTTP/1.1 103 Early Hints\nLink: </a>\n" { // before the final answer exists
+		app.Send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+		if head := app.Head(); head != "HTTP/1.1 103 Early Hints\nLink: </a>\n" { // before the final answer exists
 			t.Errorf("%s: first %q", name, head)
 		}
-		if head := app.head(); head != "HTTP/1.1 102 Processing\n" {
+		if head := app.Head(); head != "HTTP/1.1 102 Processing\n" {
 			t.Errorf("%s: second %q", name, head)
 		}
 		final <- struct{}{}
-		if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 200 OK\n") || strings.Contains(head, "Link") {
+		if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 200 OK\n") || strings.Contains(head, "Link") {
 			t.Errorf("%s: final %q", name, head)
 		}
 	}
 	app := r.dial()
 	final <- struct{}{}
-	app.send("GET /up/x HTTP/1.0\n\n")
-	if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 200 OK\n") {
+	app.Send("GET /up/x HTTP/1.0\n\n")
+	if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 200 OK\n") {
 		t.Errorf("HTTP/1.0 got %q", head)
 	}
 	final <- struct{}{}
@@ -294,10 +296,10 @@ func TestInterimAnswers(t *testing.T) {
 func TestAFloodOfInterimAnswersIs502(t *testing.T) {
 	addr, _ := answering(t, strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 200))
 	app := start(t, addr, "").dial()
-	app.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
-	head := app.head()
+	app.Send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+	head := app.Head()
 	for strings.HasPrefix(head, "HTTP/1.1 103 ") {
-		head = app.head()
+		head = app.Head()
 	}
 	if !strings.HasPrefix(head, "HTTP/1.1 502 ") {
 		t.Errorf("final %q", head)
@@ -307,49 +309,49 @@ func TestAFloodOfInterimAnswersIs502(t *testing.T) {
 func TestExpectIsTheUpstreamsToAnswer(t *testing.T) {
 	t.Run("continue", func(t *testing.T) {
 		ask := make(chan struct{})
-		app := start(t, upstream(t, func(c *wire) {
-			if head := c.head(); !strings.Contains(head, "Expect: 100-continue\n") {
+		app := start(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+			if head := c.Head(); !strings.Contains(head, "Expect: 100-continue\n") {
 				t.Errorf("upstream got %q", head)
 			}
 			<-ask
-			c.raw("HTTP/1.1 100 Continue\r\n\r\n")
-			c.expect("ok")
-			c.raw(okAnswer)
+			c.SendExact("HTTP/1.1 100 Continue\r\n\r\n")
+			c.Expect("ok")
+			c.SendExact(okAnswer)
 		}), "").dial()
-		app.send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 2\nExpect: 100-continue\n\n")
+		app.Send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 2\nExpect: 100-continue\n\n")
 		close(ask) // the head is upstream although the app has sent no body
-		if head := app.head(); head != "HTTP/1.1 100 Continue\n" {
+		if head := app.Head(); head != "HTTP/1.1 100 Continue\n" {
 			t.Fatalf("first %q", head)
 		}
-		app.raw("ok")
-		if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
+		app.SendExact("ok")
+		if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
 			t.Errorf("final %q", head)
 		}
 	})
 	t.Run("refused", func(t *testing.T) {
-		app := start(t, upstream(t, func(c *wire) {
-			c.head()
-			c.raw("HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno")
-			_, _ = io.Copy(io.Discard, c.in)
+		app := start(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+			c.Head()
+			c.SendExact("HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno")
+			_, _ = io.Copy(io.Discard, c.In)
 		}), "").dial()
-		app.send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 20000000\nExpect: 100-continue\n\n")
-		if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 401 ") {
+		app.Send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 20000000\nExpect: 100-continue\n\n")
+		if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 401 ") {
 			t.Errorf("final %q", head)
 		}
-		app.expect("no")
+		app.Expect("no")
 	})
 	t.Run("an upstream that never says continue", func(t *testing.T) {
-		app := start(t, upstream(t, func(c *wire) {
-			c.head()
-			c.expect("ok")
-			c.raw(okAnswer)
+		app := start(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+			c.Head()
+			c.Expect("ok")
+			c.SendExact(okAnswer)
 		}), "").dial()
-		app.send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 2\nExpect: 100-continue\n\n")
-		if head := app.head(); head != "HTTP/1.1 100 Continue\n" { // ours, after a second
+		app.Send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 2\nExpect: 100-continue\n\n")
+		if head := app.Head(); head != "HTTP/1.1 100 Continue\n" { // ours, after a second
 			t.Fatalf("first %q", head)
 		}
-		app.raw("ok")
-		if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
+		app.SendExact("ok")
+		if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
 			t.Errorf("final %q", head)
 		}
 	})
@@ -360,10 +362,10 @@ func TestTrailers(t *testing.T) {
 		addr, _ := answering(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 1\r\nX-More: 2\r\nAuthorization: no\r\n\r\n")
 		r := start(t, addr, "")
 		app := r.dial()
-		app.send("GET /up/x HTTP/1.1\nHost: localhost\nTE: trailers\n\n")
-		app.head()
-		app.expect("2\r\nok\r\n0\r\n")
-		trailer := app.head()
+		app.Send("GET /up/x HTTP/1.1\nHost: localhost\nTE: trailers\n\n")
+		app.Head()
+		app.Expect("2\r\nok\r\n0\r\n")
+		trailer := app.Head()
 		if !strings.Contains(trailer, "X-Sum: 1\n") || !strings.Contains(trailer, "X-More: 2\n") || strings.Contains(trailer, "Authorization") {
 			t.Errorf("trailer %q", trailer)
 		}
@@ -378,14 +380,14 @@ func TestTrailers(t *testing.T) {
 	})
 	t.Run("of a request", func(t *testing.T) {
 		got := make(chan string, 2)
-		app := start(t, upstream(t, func(c *wire) {
-			got <- c.head()
-			c.expect("2\r\nok\r\n0\r\n")
-			got <- c.head()
-			c.raw(okAnswer)
+		app := start(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+			got <- c.Head()
+			c.Expect("2\r\nok\r\n0\r\n")
+			got <- c.Head()
+			c.SendExact(okAnswer)
 		}), "").dial()
-		app.send("POST /up/x HTTP/1.1\nHost: localhost\nTransfer-Encoding: chunked\nTrailer: X-Sum, Authorization\n\n2\nok\n0\nX-Sum: 1\nAuthorization: stolen\n\n")
-		app.head()
+		app.Send("POST /up/x HTTP/1.1\nHost: localhost\nTransfer-Encoding: chunked\nTrailer: X-Sum, Authorization\n\n2\nok\n0\nX-Sum: 1\nAuthorization: stolen\n\n")
+		app.Head()
 		head, trailer := <-got, <-got
 		if !strings.Contains(head, "Trailer: X-Sum\n") || strings.Contains(head, "Authorization") {
 			t.Errorf("head %q", head)
@@ -400,33 +402,33 @@ func TestPipelinedRequestsRunInOrder(t *testing.T) {
 	release := make(chan struct{})
 	var order = make(chan string, 4)
 	gone := make(chan struct{})
-	addr := upstream(t, func(c *wire) {
-		for head := c.head(); head != ""; head = c.head() {
+	addr := testenv.ServeRaw(t, func(c *testenv.Raw) {
+		for head := c.Head(); head != ""; head = c.Head() {
 			path := strings.Fields(head)[1]
 			order <- path
 			if path == "/slow" {
 				<-release
 			}
 			if path == "/hold" {
-				_, _ = io.Copy(io.Discard, c.in)
+				_, _ = io.Copy(io.Discard, c.In)
 				close(gone)
 				return
 			}
-			c.raw(okAnswer)
+			c.SendExact(okAnswer)
 		}
 	})
 	r := start(t, addr, "")
 	app := r.dial()
-	app.send("GET /up/slow HTTP/1.1\nHost: localhost\n\nGET /up/next HTTP/1.1\nHost: localhost\n\n")
+	app.Send("GET /up/slow HTTP/1.1\nHost: localhost\n\nGET /up/next HTTP/1.1\nHost: localhost\n\n")
 	if p := <-order; p != "/slow" || len(order) != 0 {
 		t.Errorf("began with %s, and %d more", p, len(order))
 	}
 	close(release)
 	for range 2 {
-		app.head()
-		app.expect("ok")
+		app.Head()
+		app.Expect("ok")
 	}
-	app.send("GET /up/hold HTTP/1.1\nHost: localhost\n\nGET /up/never HTTP/1.1\nHost: localhost\n\n")
+	app.Send("GET /up/hold HTTP/1.1\nHost: localhost\n\nGET /up/never HTTP/1.1\nHost: localhost\n\n")
 	<-order // /next
 	<-order // /hold
 	_ = app.Close()
@@ -444,17 +446,17 @@ func TestHTTP10AndKeepAlive(t *testing.T) {
 	addr, _ := answering(t, okAnswer)
 	r := start(t, addr, "")
 	app := r.dial()
-	app.send("GET /up/x HTTP/1.0\n\n")
-	app.head()
-	if rest := app.rest(); rest != "ok" {
+	app.Send("GET /up/x HTTP/1.0\n\n")
+	app.Head()
+	if rest, _ := app.Rest(); rest != "ok" {
 		t.Errorf("body %q", rest)
 	}
 	app = r.dial()
-	app.send("GET /up/x HTTP/1.1\nHost: localhost\nConnection: close\n\n")
-	if head := app.head(); !strings.Contains(head, "Connection: close\n") {
+	app.Send("GET /up/x HTTP/1.1\nHost: localhost\nConnection: close\n\n")
+	if head := app.Head(); !strings.Contains(head, "Connection: close\n") {
 		t.Errorf("head %q", head)
 	}
-	if rest := app.rest(); rest != "ok" {
+	if rest, _ := app.Rest(); rest != "ok" {
 		t.Errorf("body %q", rest)
 	}
 }

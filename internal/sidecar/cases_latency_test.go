@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/warmwire/warmwire/internal/mockapi"
+	"github.com/warmwire/warmwire/internal/testenv"
 )
 
 // shown is a line of the lists of requests.
@@ -145,8 +146,8 @@ func modelAPI(t *testing.T) *mockapi.Server {
 
 // collecting is a proxy that passes n events on together.
 func collecting(t *testing.T, target string, n int) string {
-	return upstream(t, func(c *wire) {
-		req, err := http.ReadRequest(c.in)
+	return testenv.ServeRaw(t, func(c *testenv.Raw) {
+		req, err := http.ReadRequest(c.In)
 		if err != nil {
 			return
 		}
@@ -162,7 +163,7 @@ func collecting(t *testing.T, target string, n int) string {
 			return
 		}
 		defer func() { _ = resp.Body.Close() }()
-		c.send("HTTP/1.1 200 OK\nContent-Type: text/event-stream\nTransfer-Encoding: chunked\n\n")
+		c.Send("HTTP/1.1 200 OK\nContent-Type: text/event-stream\nTransfer-Encoding: chunked\n\n")
 		lines := bufio.NewReader(resp.Body)
 		var held strings.Builder
 		for events := 0; ; {
@@ -172,12 +173,12 @@ func collecting(t *testing.T, target string, n int) string {
 				events++
 			}
 			if events >= n && line == "\n" || err == io.EOF && held.Len() > 0 {
-				c.raw(chunk(held.String()))
+				c.SendExact(chunk(held.String()))
 				held.Reset()
 				events = 0
 			}
 			if err != nil {
-				c.raw("0\r\n\r\n")
+				c.SendExact("0\r\n\r\n")
 				return
 			}
 		}
@@ -186,9 +187,9 @@ func collecting(t *testing.T, target string, n int) string {
 
 // TestInterruptedRequestsAreListed: what broke off says why.
 func TestInterruptedRequestsAreListed(t *testing.T) {
-	at := upstream(t, func(c *wire) {
-		if c.head() != "" {
-			c.send("HTTP/1.1 200 OK\nContent-Length: 10\n\nhalf")
+	at := testenv.ServeRaw(t, func(c *testenv.Raw) {
+		if c.Head() != "" {
+			c.Send("HTTP/1.1 200 OK\nContent-Length: 10\n\nhalf")
 		}
 	})
 	r := start(t, at, "")

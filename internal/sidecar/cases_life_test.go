@@ -47,34 +47,34 @@ func echoing(t *testing.T) string {
 
 func TestShutdown(t *testing.T) {
 	release := make(chan struct{})
-	addr := upstream(t, func(c *wire) {
-		switch path := strings.Fields(c.head() + " - -")[1]; path {
+	addr := testenv.ServeRaw(t, func(c *testenv.Raw) {
+		switch path := strings.Fields(c.Head() + " - -")[1]; path {
 		case "/short":
-			c.raw(sse + chunk("data: 1\n\n"))
+			c.SendExact(sse + chunk("data: 1\n\n"))
 			<-release
-			c.raw(chunk("data: 2\n\n") + "0\r\n\r\n")
+			c.SendExact(chunk("data: 2\n\n") + "0\r\n\r\n")
 		case "/long":
-			c.raw(sse + chunk("data: 1\n\n"))
-			_, _ = io.Copy(io.Discard, c.in)
+			c.SendExact(sse + chunk("data: 1\n\n"))
+			_, _ = io.Copy(io.Discard, c.In)
 		default:
-			c.raw("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")
+			c.SendExact("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")
 		}
 	})
 	ws := echoing(t)
 	r := start(t, addr, "drain: {timeout: 300ms}\nupstreams:\n  up: {url: 'http://UPSTREAM'}\n  ws: {url: 'http://"+ws+"'}\n")
-	open := func(path string) *wire {
+	open := func(path string) *testenv.Raw {
 		app := r.dial()
-		app.send("GET " + path + " HTTP/1.1\nHost: localhost\n\n")
-		app.head()
+		app.Send("GET " + path + " HTTP/1.1\nHost: localhost\n\n")
+		app.Head()
 		return app
 	}
 	idle, short, long := open("/up/x"), open("/up/short"), open("/up/long")
-	idle.expect("ok")
-	short.expect(chunk("data: 1\n\n"))
-	long.expect(chunk("data: 1\n\n"))
+	idle.Expect("ok")
+	short.Expect(chunk("data: 1\n\n"))
+	long.Expect(chunk("data: 1\n\n"))
 	tunnel := r.dial()
-	tunnel.send("CONNECT " + ws + " HTTP/1.1\nHost: x\n\n")
-	tunnel.head()
+	tunnel.Send("CONNECT " + ws + " HTTP/1.1\nHost: x\n\n")
+	tunnel.Head()
 	sock, _, err := websocket.DefaultDialer.Dial("ws://"+r.addr+"/ws/x", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func TestShutdown(t *testing.T) {
 	}
 
 	r.cancel()
-	if rest := idle.rest(); rest != "" { // ends at once, long before the others
+	if rest, _ := idle.Rest(); rest != "" { // ends at once, long before the others
 		t.Errorf("idle connection got %q", rest)
 	}
 	if body := r.get("/readyz"); !strings.Contains(body, "draining") {
@@ -96,7 +96,7 @@ func TestShutdown(t *testing.T) {
 		t.Error("the listener is still open")
 	}
 	close(release)
-	if rest := short.rest(); rest != chunk("data: 2\n\n")+"0\r\n\r\n" {
+	if rest, _ := short.Rest(); rest != chunk("data: 2\n\n")+"0\r\n\r\n" {
 		t.Errorf("the short stream ended with %q", rest)
 	}
 	_ = sock.SetReadDeadline(time.Now().Add(patience))
@@ -105,10 +105,10 @@ func TestShutdown(t *testing.T) {
 	if !errors.As(err, &ce) || ce.Code != websocket.CloseGoingAway {
 		t.Errorf("the WebSocket ended with %v, want 1001", err)
 	}
-	if rest := long.rest(); rest != "" {
+	if rest, _ := long.Rest(); rest != "" {
 		t.Errorf("the long stream ended with %q, want a visible cut", rest)
 	}
-	tunnel.rest()
+	tunnel.Rest()
 	r.stop()
 }
 
@@ -116,14 +116,14 @@ func TestDrainWaitServesOn(t *testing.T) {
 	addr, _ := answering(t, okAnswer)
 	r := start(t, addr, "drain: {wait: 10s, timeout: 1s}\n")
 	hold := r.dial()
-	hold.send("CONNECT " + addr + " HTTP/1.1\nHost: x\n\n") // something runs
-	hold.head()
+	hold.Send("CONNECT " + addr + " HTTP/1.1\nHost: x\n\n") // something runs
+	hold.Head()
 	r.cancel()
 	for !strings.Contains(r.get("/readyz"), "draining") {
 	}
 	app := r.dial()
-	app.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
-	if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
+	app.Send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+	if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
 		t.Errorf("while waiting: %q", head)
 	}
 	_ = app.Close()
@@ -134,27 +134,27 @@ func TestDrainWaitServesOn(t *testing.T) {
 func TestReloadKeepsWhatRuns(t *testing.T) {
 	release := make(chan struct{})
 	conns := make(chan struct{}, 100)
-	addr := upstream(t, func(c *wire) {
+	addr := testenv.ServeRaw(t, func(c *testenv.Raw) {
 		conns <- struct{}{}
-		for head := c.head(); head != ""; head = c.head() {
+		for head := c.Head(); head != ""; head = c.Head() {
 			if strings.Contains(head, "/long") {
-				c.raw(sse + chunk("data: 1\n\n"))
+				c.SendExact(sse + chunk("data: 1\n\n"))
 				<-release
-				c.raw(chunk("data: 2\n\n") + "0\r\n\r\n")
+				c.SendExact(chunk("data: 2\n\n") + "0\r\n\r\n")
 				continue
 			}
-			c.raw(okAnswer)
+			c.SendExact(okAnswer)
 		}
 	})
 	r := start(t, addr, "")
 	long := r.dial()
-	long.send("GET /up/long HTTP/1.1\nHost: localhost\n\n")
-	long.head()
+	long.Send("GET /up/long HTTP/1.1\nHost: localhost\n\n")
+	long.Head()
 	call := func(path string) string {
 		app := r.dial()
 		defer app.Close()
-		app.send("GET " + path + " HTTP/1.1\nHost: localhost\n\n")
-		return app.head()
+		app.Send("GET " + path + " HTTP/1.1\nHost: localhost\n\n")
+		return app.Head()
 	}
 	call("/up/x")
 	before := len(conns)
@@ -187,7 +187,7 @@ func TestReloadKeepsWhatRuns(t *testing.T) {
 		t.Errorf("the new name: %q", head)
 	}
 	close(release)
-	long.expect(chunk("data: 1\n\n") + chunk("data: 2\n\n") + "0\r\n\r\n")
+	long.Expect(chunk("data: 1\n\n") + chunk("data: 2\n\n") + "0\r\n\r\n")
 	r.metric(`warmwire_config_reloads_total{result="failed"} 1`)
 	r.metric(`warmwire_config_reloads_total{result="ok"} 101`)
 }
@@ -208,8 +208,8 @@ func TestWebPagesAreRefused(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			app := r.dial()
-			app.send("POST /up/x HTTP/1.1\nContent-Length: 0\n" + tt.fields + "\n")
-			if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 "+tt.status+" ") {
+			app.Send("POST /up/x HTTP/1.1\nContent-Length: 0\n" + tt.fields + "\n")
+			if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 "+tt.status+" ") {
 				t.Errorf("app listener: %q, want %s", head, tt.status)
 			}
 			if tt.name == "listed origin" {
@@ -285,8 +285,8 @@ func TestLoopsAndForbiddenTargets(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			app := r.dial()
-			app.send(tt.request)
-			if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 "+tt.status+" ") {
+			app.Send(tt.request)
+			if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 "+tt.status+" ") {
 				t.Errorf("%q, want %s", head, tt.status)
 			}
 		})
@@ -304,8 +304,8 @@ func TestTwoWarmwiresThatPointAtEachOther(t *testing.T) {
 	start(t, a.addr, "listen: {address: '"+other+"'}\nupstreams:\n  up: {url: 'http://UPSTREAM/up'}\n")
 	for _, upgrade := range []string{"", "Connection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\n"} {
 		app := a.dial()
-		app.send("GET /up/x HTTP/1.1\nHost: localhost\n" + upgrade + "\n")
-		if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 508 ") {
+		app.Send("GET /up/x HTTP/1.1\nHost: localhost\n" + upgrade + "\n")
+		if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 508 ") {
 			t.Errorf("%q, want 508", head)
 		}
 	}
@@ -329,8 +329,8 @@ func TestInjectedCredentialsServeTheirUserOnly(t *testing.T) {
 	r := start(t, addr, set)
 	url := "http://" + r.addr
 	app := r.dial()
-	app.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
-	if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
+	app.Send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+	if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
 		t.Errorf("the user who runs it: %q", head)
 	}
 	if got := asNobody(t, url+"/up/x"); got != "403 000" {
@@ -388,18 +388,18 @@ func TestUnixSocket(t *testing.T) {
 func TestConnectionLimit(t *testing.T) {
 	addr, _ := answering(t, okAnswer)
 	r := start(t, addr, "limits: {connections: 2}\n")
-	var held []*wire
+	var held []*testenv.Raw
 	for range 2 {
 		app := r.dial()
-		app.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
-		app.head()
+		app.Send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+		app.Head()
 		held = append(held, app)
 	}
 	over := r.dial()
-	if head := over.head(); !strings.HasPrefix(head, "HTTP/1.1 503 ") || !strings.Contains(head, "Retry-After: 1\n") {
+	if head := over.Head(); !strings.HasPrefix(head, "HTTP/1.1 503 ") || !strings.Contains(head, "Retry-After: 1\n") {
 		t.Errorf("over the limit: %q", head)
 	}
-	if rest := over.rest(); !strings.HasPrefix(rest, `{"error":`) || !strings.HasSuffix(rest, "}") {
+	if rest, _ := over.Rest(); !strings.HasPrefix(rest, `{"error":`) || !strings.HasSuffix(rest, "}") {
 		t.Errorf("body %q", rest)
 	}
 	_ = held[0].Close()
@@ -407,7 +407,7 @@ func TestConnectionLimit(t *testing.T) {
 	for {
 		app := r.dial()
 		_, _ = fmt.Fprintf(app.TCPConn, "GET /up/x HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		if strings.HasPrefix(app.head(), "HTTP/1.1 200 ") {
+		if strings.HasPrefix(app.Head(), "HTTP/1.1 200 ") {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -418,14 +418,14 @@ func TestConnectionLimit(t *testing.T) {
 
 func TestShutdownOverHTTP2(t *testing.T) {
 	release := make(chan struct{})
-	addr := upstream(t, func(c *wire) {
-		path := strings.Fields(c.head() + " - -")[1]
-		c.raw(sse + chunk("data: 1\n\n"))
+	addr := testenv.ServeRaw(t, func(c *testenv.Raw) {
+		path := strings.Fields(c.Head() + " - -")[1]
+		c.SendExact(sse + chunk("data: 1\n\n"))
 		if path == "/short" {
 			<-release
-			c.raw(chunk("data: 2\n\n") + "0\r\n\r\n")
+			c.SendExact(chunk("data: 2\n\n") + "0\r\n\r\n")
 		}
-		_, _ = io.Copy(io.Discard, c.in)
+		_, _ = io.Copy(io.Discard, c.In)
 	})
 	r := start(t, addr, "drain: {timeout: 300ms}\n")
 	client := h2c(t)

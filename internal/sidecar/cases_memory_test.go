@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/warmwire/warmwire/internal/testenv"
 )
 
 // endless answers each request with a stream that does not end, and tells when it
@@ -16,8 +18,8 @@ import (
 func endless(t *testing.T) (addr string, gone chan struct{}) {
 	gone = make(chan struct{}, 100)
 	part := chunk(strings.Repeat("x", 32<<10))
-	return upstream(t, func(c *wire) {
-		c.head()
+	return testenv.ServeRaw(t, func(c *testenv.Raw) {
+		c.Head()
 		if _, err := io.WriteString(c.TCPConn, sse); err != nil {
 			return
 		}
@@ -39,8 +41,8 @@ func TestAnAppThatTakesNothingIsCut(t *testing.T) {
 			r := start(t, addr, "upstreams:\n  up: {url: 'http://UPSTREAM', buffer: {stall_timeout: 400ms}}\n")
 			if proto == "HTTP/1.1" {
 				app := r.dial()
-				app.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
-				app.head()
+				app.Send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+				app.Head()
 			} else {
 				resp, cancel, err := ask(r)
 				defer cancel()
@@ -50,10 +52,10 @@ func TestAnAppThatTakesNothingIsCut(t *testing.T) {
 				defer resp.Body.Close()
 			}
 			reads := r.dial()
-			reads.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
-			reads.head()
+			reads.Send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+			reads.Head()
 			for cut := false; !cut; {
-				if _, err := io.CopyN(io.Discard, reads.in, 1<<20); err != nil {
+				if _, err := io.CopyN(io.Discard, reads.In, 1<<20); err != nil {
 					t.Fatalf("the one that reads: %v", err)
 				}
 				select {
@@ -67,7 +69,7 @@ func TestAnAppThatTakesNothingIsCut(t *testing.T) {
 				t.Errorf("no pause is counted: %s", page)
 			}
 			r.metric(`warmwire_requests_total{mode="base_url",outcome="cut_warmwire",upstream="up"} 1`)
-			if _, err := io.CopyN(io.Discard, reads.in, 1<<20); err != nil {
+			if _, err := io.CopyN(io.Discard, reads.In, 1<<20); err != nil {
 				t.Errorf("the one that reads: %v", err)
 			}
 		})
@@ -80,13 +82,13 @@ func TestAnAppThatTakesLittleIsNotCut(t *testing.T) {
 	addr, gone := endless(t)
 	r := start(t, addr, "upstreams:\n  up: {url: 'http://UPSTREAM', buffer: {stall_timeout: 2500ms}}\n")
 	app := r.dialNarrow()
-	app.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
-	app.head()
+	app.Send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+	app.Head()
 	pace := time.NewTicker(100 * time.Millisecond)
 	defer pace.Stop()
 	for range 60 {
 		<-pace.C
-		if _, err := io.CopyN(io.Discard, app.in, 1<<10); err != nil {
+		if _, err := io.CopyN(io.Discard, app.In, 1<<10); err != nil {
 			t.Fatalf("an app that reads slowly was cut: %v", err)
 		}
 	}
@@ -105,9 +107,9 @@ func TestAnAppThatTakesLittleIsNotCut(t *testing.T) {
 func TestMemoryIsShared(t *testing.T) {
 	end := make(chan struct{})
 	defer close(end)
-	addr := upstream(t, func(c *wire) {
-		c.head()
-		c.raw("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+	addr := testenv.ServeRaw(t, func(c *testenv.Raw) {
+		c.Head()
+		c.SendExact("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
 		select {
 		case <-end:
 		case <-time.After(patience):
@@ -116,15 +118,15 @@ func TestMemoryIsShared(t *testing.T) {
 	r := start(t, addr, "limits: {memory: 4MiB}\n")
 	const records = 4 << 20 / 32 // of connections, 4 KiB each
 	const room = (4<<20 - records) / (24 << 10)
-	open := func() *wire {
+	open := func() *testenv.Raw {
 		app := r.dial()
-		app.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+		app.Send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
 		return app
 	}
-	var apps []*wire
+	var apps []*testenv.Raw
 	for range room {
 		app := open()
-		if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
+		if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
 			t.Fatalf("stream %d: %q", len(apps), head)
 		}
 		apps = append(apps, app)
@@ -133,12 +135,12 @@ func TestMemoryIsShared(t *testing.T) {
 	r.metric(fmt.Sprintf("warmwire_buffer_limit_bytes %g", float64(4<<20)))
 	late := open()
 	_ = late.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
-	if head := late.head(); head != "" {
+	if head := late.Head(); head != "" {
 		t.Fatalf("one too many: %q", head)
 	}
 	_ = late.SetReadDeadline(time.Now().Add(patience))
 	_ = apps[0].Close()
-	if head := late.head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
+	if head := late.Head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
 		t.Errorf("the one that waited: %q", head)
 	}
 	for _, app := range append(apps[1:], late) {

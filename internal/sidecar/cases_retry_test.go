@@ -12,36 +12,37 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/warmwire/warmwire/internal/testenv"
 	"github.com/warmwire/warmwire/transport/flight"
 )
 
 // scripted serves the n-th request, counted over all connections, with its n-th
 // entry, and all later ones with the last.
-func scripted(t *testing.T, script ...func(c *wire, head string)) (addr string, asked *atomic.Int32) {
+func scripted(t *testing.T, script ...func(c *testenv.Raw, head string)) (addr string, asked *atomic.Int32) {
 	asked = new(atomic.Int32)
-	return upstream(t, func(c *wire) {
-		for head := c.head(); head != ""; head = c.head() {
+	return testenv.ServeRaw(t, func(c *testenv.Raw) {
+		for head := c.Head(); head != ""; head = c.Head() {
 			n := min(int(asked.Add(1)), len(script))
 			script[n-1](c, head)
 		}
 	}), asked
 }
 
-func answer(s string) func(*wire, string) {
-	return func(c *wire, head string) {
+func answer(s string) func(*testenv.Raw, string) {
+	return func(c *testenv.Raw, head string) {
 		if strings.Contains(head, "Content-Length: 2\n") {
-			c.expect("{}")
+			c.Expect("{}")
 		}
-		c.raw(strings.ReplaceAll(s, "\n", "\r\n"))
+		c.SendExact(strings.ReplaceAll(s, "\n", "\r\n"))
 	}
 }
 
-func reset(read bool, before string) func(*wire, string) {
-	return func(c *wire, _ string) {
+func reset(read bool, before string) func(*testenv.Raw, string) {
+	return func(c *testenv.Raw, _ string) {
 		if read {
-			c.expect("{}")
+			c.Expect("{}")
 		}
-		c.raw(before)
+		c.SendExact(before)
 		_ = c.SetLinger(0)
 		_ = c.Close()
 	}
@@ -57,7 +58,7 @@ const (
 func TestWhatIsSentAgain(t *testing.T) {
 	tests := []struct {
 		name, retry string
-		first       func(*wire, string)
+		first       func(*testenv.Raw, string)
 		asked       int32
 		status      string
 		fields      string
@@ -83,8 +84,8 @@ func TestWhatIsSentAgain(t *testing.T) {
 			addr, asked := scripted(t, tt.first, answer(ok200))
 			r := start(t, addr, "upstreams:\n  up: {url: 'http://UPSTREAM', retry: {"+tt.retry+"}}\n")
 			app := r.dial()
-			app.send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 2\n\n{}")
-			head := app.head()
+			app.Send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 2\n\n{}")
+			head := app.Head()
 			if !strings.HasPrefix(head, "HTTP/1.1 "+tt.status+" ") || !strings.Contains(head, tt.fields) {
 				t.Errorf("answer %q, want %s with %q", head, tt.status, tt.fields)
 			}
@@ -194,8 +195,8 @@ func TestARefusedTargetIsNotTriedAgain(t *testing.T) {
 	for _, more := range []string{"", "parent_proxy: 'http://127.0.0.1:1'\n"} {
 		r := start(t, "169.254.169.254", more)
 		app := r.dial()
-		app.send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 2\n\n{}")
-		if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 403 ") || !strings.Contains(head, "X-Should-Retry: false\n") {
+		app.Send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 2\n\n{}")
+		if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 403 ") || !strings.Contains(head, "X-Should-Retry: false\n") {
 			t.Errorf("answer %q, want 403", head)
 		}
 		r.metric(`warmwire_retries_total{decision="disabled",reason="hopeless",upstream="up"} 1`)

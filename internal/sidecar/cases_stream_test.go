@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/warmwire/warmwire/internal/testenv"
 )
 
 const sse = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -38,13 +40,13 @@ func TestAnyBytesPassAsTheyCame(t *testing.T) {
 	for name, body := range streams {
 		for _, proto := range []string{"HTTP/1.1", "HTTP/2"} {
 			t.Run(name+" "+proto, func(t *testing.T) {
-				r := start(t, upstream(t, func(c *wire) {
-					c.head()
-					c.raw(sse)
+				r := start(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+					c.Head()
+					c.SendExact(sse)
 					for i := range len(body) { // one byte a chunk
-						c.raw(chunk(body[i : i+1]))
+						c.SendExact(chunk(body[i : i+1]))
 					}
-					c.raw("0\r\n\r\n")
+					c.SendExact("0\r\n\r\n")
 				}), "")
 				var got []byte
 				var err error
@@ -75,15 +77,15 @@ func TestCodedBodiesAndAcceptEncodingAreUntouched(t *testing.T) {
 	addr, heads := answering(t, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s", len(coded), coded))
 	r := start(t, addr, "")
 	app := r.dial()
-	app.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
-	if head := app.head(); !strings.Contains(head, "Content-Encoding: gzip\n") {
+	app.Send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+	if head := app.Head(); !strings.Contains(head, "Content-Encoding: gzip\n") {
 		t.Errorf("head %q", head)
 	}
-	app.expect(coded)
+	app.Expect(coded)
 	if head := <-heads; strings.Contains(head, "Accept-Encoding") {
 		t.Errorf("Accept-Encoding was added: %q", head)
 	}
-	app.send("GET /up/x HTTP/1.1\nHost: localhost\nAccept-Encoding: br;q=1.0, gzip;q=0\n\n")
+	app.Send("GET /up/x HTTP/1.1\nHost: localhost\nAccept-Encoding: br;q=1.0, gzip;q=0\n\n")
 	if head := <-heads; !strings.Contains(head, "Accept-Encoding: br;q=1.0, gzip;q=0\n") {
 		t.Errorf("Accept-Encoding was changed: %q", head)
 	}
@@ -92,17 +94,17 @@ func TestCodedBodiesAndAcceptEncodingAreUntouched(t *testing.T) {
 func TestBufferingFieldsOfTheUpstreamPass(t *testing.T) {
 	addr, _ := answering(t, "HTTP/1.1 200 OK\r\nX-Accel-Buffering: no\r\nCache-Control: no-cache\r\nContent-Length: 0\r\n\r\n")
 	app := start(t, addr, "").dial()
-	app.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
-	if head := app.head(); !strings.Contains(head, "X-Accel-Buffering: no\n") || !strings.Contains(head, "Cache-Control: no-cache\n") {
+	app.Send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+	if head := app.Head(); !strings.Contains(head, "X-Accel-Buffering: no\n") || !strings.Contains(head, "Cache-Control: no-cache\n") {
 		t.Errorf("head %q", head)
 	}
 }
 
 func TestACutStreamIsResetOverHTTP2(t *testing.T) {
 	seen := make(chan struct{})
-	r := start(t, upstream(t, func(c *wire) {
-		c.head()
-		c.raw(sse + chunk("data: 1\n\n"))
+	r := start(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+		c.Head()
+		c.SendExact(sse + chunk("data: 1\n\n"))
 		<-seen
 	}), "")
 	resp, cancel, err := ask(r)
@@ -148,17 +150,17 @@ func TestErrorEventsHaveTheDialectsShape(t *testing.T) {
 					event = strings.TrimSuffix(event, "\n")
 				}
 				seen := make(chan struct{})
-				r := start(t, upstream(t, func(c *wire) {
-					c.head()
-					c.raw(sse + chunk(event))
+				r := start(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+					c.Head()
+					c.SendExact(sse + chunk(event))
 					<-seen
 				}), "upstreams:\n  up: {url: 'http://UPSTREAM', dialect: "+tt.dialect+", error_event: true}\n")
 				app := r.dial()
-				app.send("POST /up" + tt.path + " HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
-				app.head()
-				app.expect(chunk(event))
+				app.Send("POST /up" + tt.path + " HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
+				app.Head()
+				app.Expect(chunk(event))
 				close(seen)
-				rest := app.rest()
+				rest, _ := app.Rest()
 				if strings.Contains(rest, "[DONE]") || strings.HasSuffix(rest, "0\r\n\r\n") {
 					t.Errorf("a clean end: %q", rest)
 				}
@@ -174,13 +176,13 @@ func TestLeavingOverHTTP2CancelsAtOnce(t *testing.T) {
 	for _, streaming := range []bool{false, true} {
 		t.Run(fmt.Sprintf("streaming=%v", streaming), func(t *testing.T) {
 			ready, gone := make(chan struct{}), make(chan time.Time, 1)
-			r := start(t, upstream(t, func(c *wire) {
-				c.head()
+			r := start(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+				c.Head()
 				if streaming {
-					c.raw(sse + chunk("data: 1\n\n"))
+					c.SendExact(sse + chunk("data: 1\n\n"))
 				}
 				close(ready)
-				_, _ = io.Copy(io.Discard, c.in)
+				_, _ = io.Copy(io.Discard, c.In)
 				gone <- time.Now()
 			}), "")
 			ctx, cancel := context.WithCancel(context.Background())
@@ -218,15 +220,15 @@ func TestLeavingOverHTTP2CancelsAtOnce(t *testing.T) {
 
 func TestUsageIsKeptOfAnAnswerThatTheAppDidNotWaitFor(t *testing.T) {
 	usage := "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4}}\n\n"
-	r := start(t, upstream(t, func(c *wire) {
-		c.head()
-		c.raw(sse + chunk(usage))
-		_, _ = io.Copy(io.Discard, c.in)
+	r := start(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+		c.Head()
+		c.SendExact(sse + chunk(usage))
+		_, _ = io.Copy(io.Discard, c.In)
 	}), "")
 	app := r.dial()
-	app.send("POST /up/v1/chat/completions HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
-	app.head()
-	app.expect(chunk(usage))
+	app.Send("POST /up/v1/chat/completions HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
+	app.Head()
+	app.Expect(chunk(usage))
 	_ = app.Close()
 	r.metric(`warmwire_tokens_total{direction="output",upstream="up"} 4`)
 	r.metric(`warmwire_interruptions_total{cause="app_left",upstream="up"} 1`)
@@ -236,22 +238,22 @@ func TestUploadsStream(t *testing.T) {
 	first := make(chan struct{})
 	sum := make(chan [32]byte, 1)
 	body := bytes.Repeat([]byte("0123456789abcdef"), 1<<18) // 4 MiB
-	r := start(t, upstream(t, func(c *wire) {
-		c.head()
+	r := start(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+		c.Head()
 		h := sha256.New()
-		_, _ = io.CopyN(h, c.in, 1)
+		_, _ = io.CopyN(h, c.In, 1)
 		close(first) // before the app has sent the rest
-		_, _ = io.CopyN(h, c.in, int64(len(body)-1))
+		_, _ = io.CopyN(h, c.In, int64(len(body)-1))
 		sum <- [32]byte(h.Sum(nil))
-		c.raw(okAnswer)
+		c.SendExact(okAnswer)
 	}), "")
 	app := r.dial()
-	app.send(fmt.Sprintf("POST /up/v1/files HTTP/1.1\nHost: localhost\nContent-Length: %d\n\n", len(body)))
-	app.raw(string(body[:1]))
+	app.Send(fmt.Sprintf("POST /up/v1/files HTTP/1.1\nHost: localhost\nContent-Length: %d\n\n", len(body)))
+	app.SendExact(string(body[:1]))
 	<-first
-	app.raw(string(body[1:]))
-	app.head()
-	app.expect("ok")
+	app.SendExact(string(body[1:]))
+	app.Head()
+	app.Expect("ok")
 	if <-sum != sha256.Sum256(body) {
 		t.Error("the upload was altered")
 	}
@@ -259,14 +261,14 @@ func TestUploadsStream(t *testing.T) {
 
 func TestRequestBodyLimit(t *testing.T) {
 	var arrived = make(chan string, 10)
-	addr := upstream(t, func(c *wire) {
-		arrived <- c.head()
-		_, _ = io.Copy(io.Discard, c.in)
+	addr := testenv.ServeRaw(t, func(c *testenv.Raw) {
+		arrived <- c.Head()
+		_, _ = io.Copy(io.Discard, c.In)
 	})
 	r := start(t, addr, "limits: {body: 10}\n")
 	app := r.dial()
-	app.send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 11\nExpect: 100-continue\n\n")
-	if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 413 ") || !strings.Contains(head, "Connection: close\n") {
+	app.Send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 11\nExpect: 100-continue\n\n")
+	if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 413 ") || !strings.Contains(head, "Connection: close\n") {
 		t.Errorf("declared: %q, want 413 before any 100", head)
 	}
 	select {
@@ -275,22 +277,22 @@ func TestRequestBodyLimit(t *testing.T) {
 	default:
 	}
 	app = r.dial()
-	app.send("POST /up/x HTTP/1.1\nHost: localhost\nTransfer-Encoding: chunked\n\n")
-	app.raw(chunk("0123456") + chunk("789ab"))
-	if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 413 ") {
+	app.Send("POST /up/x HTTP/1.1\nHost: localhost\nTransfer-Encoding: chunked\n\n")
+	app.SendExact(chunk("0123456") + chunk("789ab"))
+	if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 413 ") {
 		t.Errorf("in the middle: %q, want 413", head)
 	}
 }
 
 func TestAnEarlyAnswerToAnUploadArrives(t *testing.T) {
-	r := start(t, upstream(t, func(c *wire) {
-		c.head()
-		c.raw("HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno")
+	r := start(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+		c.Head()
+		c.SendExact("HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno")
 		_ = c.CloseWrite()
-		_, _ = io.Copy(io.Discard, c.in)
+		_, _ = io.Copy(io.Discard, c.In)
 	}), "")
 	app := r.dial()
-	app.send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 52428800\n\n")
+	app.Send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 52428800\n\n")
 	go func() {
 		buf := make([]byte, 64<<10)
 		for range 800 {
@@ -299,10 +301,10 @@ func TestAnEarlyAnswerToAnUploadArrives(t *testing.T) {
 			}
 		}
 	}()
-	if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 401 ") {
+	if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 401 ") {
 		t.Fatalf("head %q", head)
 	}
-	app.expect("no")
+	app.Expect("no")
 }
 
 func TestTimeouts(t *testing.T) {
@@ -319,15 +321,15 @@ func TestTimeouts(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			gone := make(chan struct{})
-			r := start(t, upstream(t, func(c *wire) {
-				c.head()
-				c.raw(tt.answer)
-				_, _ = io.Copy(io.Discard, c.in) // until it is cancelled
+			r := start(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+				c.Head()
+				c.SendExact(tt.answer)
+				_, _ = io.Copy(io.Discard, c.In) // until it is cancelled
 				close(gone)
 			}), "upstreams:\n  up: {url: 'http://UPSTREAM', timeouts: {"+tt.limits+"}}\n")
 			app := r.dial()
-			app.send("POST /up/v1/chat/completions HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
-			head := app.head()
+			app.Send("POST /up/v1/chat/completions HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
+			head := app.Head()
 			want := "HTTP/1.1 200 "
 			if tt.status != "" {
 				want = "HTTP/1.1 " + tt.status
@@ -340,7 +342,7 @@ func TestTimeouts(t *testing.T) {
 			}
 			rest := ""
 			if tt.status == "" {
-				rest = app.rest()
+				rest, _ = app.Rest()
 			}
 			if strings.HasSuffix(rest, "0\r\n\r\n") {
 				t.Errorf("a clean end: %q", rest)
@@ -355,16 +357,16 @@ func TestTimeouts(t *testing.T) {
 
 func TestAReaderThatRestsIsNotTheUpstreamsSilence(t *testing.T) {
 	big := strings.Repeat("x", 8<<20) // more than all buffers on the way hold
-	r := start(t, upstream(t, func(c *wire) {
-		c.head()
-		c.raw(fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(big), big))
+	r := start(t, testenv.ServeRaw(t, func(c *testenv.Raw) {
+		c.Head()
+		c.SendExact(fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(big), big))
 	}), "upstreams:\n  up: {url: 'http://UPSTREAM', timeouts: {idle: 500ms}}\n")
 	app := r.dial()
-	app.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
-	app.head()
+	app.Send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+	app.Head()
 	rest := time.NewTimer(1500 * time.Millisecond) // the reader rests for three times the limit
 	<-rest.C
-	if n, err := io.CopyN(io.Discard, app.in, int64(len(big))); err != nil {
+	if n, err := io.CopyN(io.Discard, app.In, int64(len(big))); err != nil {
 		t.Errorf("cut after %d bytes: %v", n, err)
 	}
 }
@@ -373,11 +375,11 @@ func TestNoFurtherAttemptAfterTheAppLeft(t *testing.T) {
 	addr, heads := answering(t, "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 2\r\n\r\nno")
 	r := start(t, addr, "")
 	app := r.dial()
-	app.send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
-	if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 503 ") || !strings.Contains(head, "Retry-After: 1\n") {
+	app.Send("POST /up/x HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
+	if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 503 ") || !strings.Contains(head, "Retry-After: 1\n") {
 		t.Errorf("the provider's answer was not passed on: %q", head)
 	}
-	app.expect("no")
+	app.Expect("no")
 	r.stop()
 	if n := len(heads); n != 1 {
 		t.Errorf("%d attempts", n)
@@ -398,8 +400,8 @@ func TestNothingSecretIsShown(t *testing.T) {
 		"GET /up HTTP/1.1\nHost: localhost\nX-" + secret + "\n\n",
 	} {
 		app := r.dial()
-		app.send(request)
-		app.head()
+		app.Send(request)
+		app.Head()
 		_ = app.Close()
 	}
 	pages := r.get("/metrics") + r.get("/v1/status")

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/warmwire/warmwire/internal/testenv"
 	"golang.org/x/sys/unix"
 )
 
@@ -30,22 +31,22 @@ func TestDescriptorsAreKeptForTheWayOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	const room = (256 - 64) / 2
-	var apps []*wire
+	var apps []*testenv.Raw
 	for range room {
 		app := r.dial()
-		app.send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
-		if head := app.head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
+		app.Send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+		if head := app.Head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
 			t.Fatalf("connection %d of %d: %q", len(apps)+1, room, head)
 		}
-		app.expect("ok")
+		app.Expect("ok")
 		apps = append(apps, app)
 	}
 	over := r.dial()
-	if head := over.head(); !strings.HasPrefix(head, "HTTP/1.1 503 ") || !strings.Contains(head, "Retry-After: 1\n") {
+	if head := over.Head(); !strings.HasPrefix(head, "HTTP/1.1 503 ") || !strings.Contains(head, "Retry-After: 1\n") {
 		t.Errorf("one too many: %q", head)
 	}
-	apps[0].send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
-	if head := apps[0].head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
+	apps[0].Send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+	if head := apps[0].Head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
 		t.Errorf("an app that is in: %q", head)
 	}
 	if r.get("/healthz") == "" {

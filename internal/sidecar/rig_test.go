@@ -3,12 +3,10 @@
 package sidecar_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"strconv"
@@ -236,113 +234,25 @@ func (r *rig) get(path string) string {
 	return body
 }
 
-// dial opens a raw connection.
-func (r *rig) dial() *wire { return r.dialWith(&net.Dialer{}) }
-
-// dialNarrow opens one whose kernel takes little that is not read. Made smaller later,
-// the kernel would drop what it has no room for.
-func (r *rig) dialNarrow() *wire {
-	return r.dialWith(&net.Dialer{Control: testenv.SmallReceiveBuffer})
-}
-
-func (r *rig) dialWith(d *net.Dialer) *wire {
+// dial opens a raw connection to the rig.
+func (r *rig) dial() *testenv.Raw {
 	r.t.Helper()
-	c, err := d.Dial("tcp", r.addr)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	r.t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(patience))
-	return &wire{t: r.t, TCPConn: c.(*net.TCPConn), in: bufio.NewReader(c)}
+	return testenv.DialRaw(r.t, r.addr)
 }
 
-// A wire is one end whose bytes the test writes and reads itself.
-type wire struct {
-	*net.TCPConn
-	t  testing.TB
-	in *bufio.Reader
-}
-
-// send writes s with \n as \r\n.
-func (c *wire) send(s string) {
-	c.t.Helper()
-	c.raw(strings.ReplaceAll(s, "\n", "\r\n"))
-}
-
-func (c *wire) raw(s string) {
-	c.t.Helper()
-	if _, err := io.WriteString(c.TCPConn, s); err != nil {
-		c.t.Errorf("write: %v", err)
-	}
-}
-
-// head reads up to the blank line, with \n as line end; "" when the connection
-// ends before one.
-func (c *wire) head() string {
-	var b strings.Builder
-	for {
-		line, err := c.in.ReadString('\n')
-		if err != nil {
-			return ""
-		}
-		if line == "\r\n" {
-			return b.String()
-		}
-		b.WriteString(strings.TrimSuffix(line, "\r\n") + "\n")
-	}
-}
-
-// expect reads what want holds.
-func (c *wire) expect(want string) {
-	c.t.Helper()
-	buf := make([]byte, len(want))
-	n, err := io.ReadFull(c.in, buf)
-	if err != nil || string(buf) != want {
-		c.t.Errorf("read %q, %v; want %q", buf[:n], err, want)
-	}
-}
-
-// rest reads to the end.
-func (c *wire) rest() string {
-	b, _ := io.ReadAll(c.in)
-	return string(b)
-}
-
-// upstream gives each connection to serve.
-func upstream(t testing.TB, serve func(*wire)) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var conns sync.WaitGroup
-	conns.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			conns.Go(func() {
-				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(patience))
-				serve(&wire{t: t, TCPConn: c.(*net.TCPConn), in: bufio.NewReader(c)})
-			})
-		}
-	})
-	t.Cleanup(func() {
-		_ = ln.Close()
-		conns.Wait()
-	})
-	return ln.Addr().String()
+// dialNarrow opens one whose kernel takes little that is not read.
+func (r *rig) dialNarrow() *testenv.Raw {
+	r.t.Helper()
+	return testenv.DialRawNarrow(r.t, r.addr)
 }
 
 // answering serves every request with the same bytes and hands each head out.
 func answering(t testing.TB, answer string) (addr string, heads chan string) {
 	heads = make(chan string, 100)
-	return upstream(t, func(c *wire) {
-		for head := c.head(); head != ""; head = c.head() {
+	return testenv.ServeRaw(t, func(c *testenv.Raw) {
+		for head := c.Head(); head != ""; head = c.Head() {
 			heads <- head
-			c.raw(answer)
+			c.SendExact(answer)
 			if strings.Contains(answer, "Connection: close") {
 				return
 			}

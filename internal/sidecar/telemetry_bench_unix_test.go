@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/warmwire/warmwire/internal/testenv"
 )
 
 // BenchmarkTelemetry is as BenchmarkAccessLog: 5000 calls of a model a second, without an
@@ -18,10 +20,10 @@ import (
 // each, and once more without. The collector is in this process too and throws all away,
 // so cpu has its share of reading the messages.
 func BenchmarkTelemetry(b *testing.B) {
-	up := upstream(b, func(c *wire) {
+	up := testenv.ServeRaw(b, func(c *testenv.Raw) {
 		_ = c.SetDeadline(time.Time{})
-		for head := c.head(); head != ""; head = c.head() {
-			c.raw(okAnswer)
+		for head := c.Head(); head != ""; head = c.Head() {
+			c.SendExact(okAnswer)
 		}
 	})
 	var sent atomic.Int64

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmwire/warmwire/internal/testenv"
 	"google.golang.org/protobuf/proto"
 
 	collectormetrics "go.opentelemetry.io/proto/slim/otlp/collector/metrics/v1"
@@ -111,8 +112,8 @@ func TestTracesAreContinued(t *testing.T) {
 			c := newCollector(t)
 			r := start(t, up, "telemetry: {otlp: {endpoint: '"+c.URL+"', headers: {Api-Key: s3cret-of-the-collector}"+tt.more+"}}\n")
 			w := r.dial()
-			w.send("GET /up/v1/models/PLANTED?key=PLANTED HTTP/1.1\nHost: " + r.addr + "\nAuthorization: Bearer PLANTED\n" + strings.Join(append(tt.send, "X-Last: PLANTED", "\n"), "\n"))
-			if head := w.head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
+			w.Send("GET /up/v1/models/PLANTED?key=PLANTED HTTP/1.1\nHost: " + r.addr + "\nAuthorization: Bearer PLANTED\n" + strings.Join(append(tt.send, "X-Last: PLANTED", "\n"), "\n"))
+			if head := w.Head(); !strings.HasPrefix(head, "HTTP/1.1 200 ") {
 				t.Fatalf("answer %q", head)
 			}
 			var got []string
@@ -216,10 +217,10 @@ func TestAHostileCollectorIsNobodysTrouble(t *testing.T) {
 	t.Cleanup(api.Close)
 	up := strings.TrimPrefix(api.URL, "http://")
 	asked := make(chan struct{}, 100)
-	hostile := upstream(t, func(w *wire) {
-		if w.head() != "" {
+	hostile := testenv.ServeRaw(t, func(w *testenv.Raw) {
+		if w.Head() != "" {
 			asked <- struct{}{}
-			_, _ = io.Copy(io.Discard, w.in)
+			_, _ = io.Copy(io.Discard, w.In)
 		}
 	})
 	settings := "telemetry: {otlp: {endpoint: 'http://%s', sample: 1, timeout: 1m}}\n"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package testenv lets a test say what it needs from the machine, and starts the
-// servers of other people that it is run against.
+// servers of other people that it is run against, or speaks to a program octet by octet.
 //
 // A need that is not met skips the test with the reason, so that `go test ./...`
 // is useful on a laptop with nothing but Go. With WARMWIRE_CI set the same need
