@@ -99,7 +99,10 @@ func (f Finding) Evidence() (lines []string) {
 	if f.Stage != "" {
 		return nil
 	}
-	if f.Usual > 0 {
+	switch {
+	case f.Usual > 0 && f.Fault == FaultBuffering: // the silences are the hop's
+		say("Events: one every %s on average, if they had not been held back.", span(f.Usual))
+	case f.Usual > 0:
 		say("Events: one every %s on average, the longest silence of the provider %s.", span(f.Usual), span(f.Longest))
 	}
 	if b := f.Batches; f.Fault == FaultBuffering && b.Count > 0 {

@@ -118,7 +118,7 @@ func (s *Sidecar) dnsStatus() dnsStatus {
 	}
 	out.More = max(0, len(st.Names)-shownNames)
 	for _, n := range st.Names[:min(len(st.Names), shownNames)] {
-		out.Names = append(out.Names, nameStatus{n.Name, n.Addrs, n.Source, span(n.Age), span(n.TTL), n.Stale, n.Kept, n.Suspect, n.Error})
+		out.Names = append(out.Names, nameStatus{n.Name, append([]netip.Addr{}, n.Addrs...), n.Source, span(n.Age), span(n.TTL), n.Stale, n.Kept, n.Suspect, n.Error})
 	}
 	return out
 }

@@ -23,9 +23,9 @@ function table(id, heads, rows, none) {
   t.dataset.shown = text;
   t.tHead.replaceChildren(el("tr", heads.map((h) => el("th", h, { scope: "col" }))));
   const shown = rows.slice(0, rowsMost).map((row) => el("tr", row.map((cell) => {
-    const { text, mark, more, href } = typeof cell === "object" && cell !== null ? cell : { text: cell };
+    const { text, mark, more, href, wraps } = typeof cell === "object" && cell !== null ? cell : { text: cell };
     const main = href ? el("a", String(text), { href }) : el(more ? "strong" : "span", String(text ?? ""), mark ? { class: mark } : {});
-    return el("td", more ? [main, el("ul", more.map((line) => el("li", line)), { class: "evidence" })] : main, more ? { class: "told" } : {});
+    return el("td", more ? [main, el("ul", more.map((line) => el("li", line)), { class: "evidence" })] : main, more ? { class: "told" } : wraps ? { class: "wraps" } : {});
   })));
   if (rows.length > rowsMost) shown.push(el("tr", el("td", `and ${rows.length - rowsMost} more`, { colspan: heads.length })));
   if (rows.length === 0) shown.push(el("tr", el("td", none, { colspan: heads.length })));
@@ -98,6 +98,8 @@ function showFindings(status, streams) {
     }
     if (u.client_cert?.error) found.push(`${u.name}: its client certificate cannot be renewed: ${u.client_cert.error}`);
   }
+  const resolvers = status.dns?.resolvers ?? [];
+  if (resolvers.length && resolvers.every((r) => r.health === "dead")) found.push(`No resolver answers: ${resolvers[0].last_error || resolvers[0].name}`);
   if (status.memory.waiting) found.push(`${status.memory.waiting} requests wait for room in limits.memory`);
   if (status.draining) found.push("Warmwire drains: it takes no new requests");
   const list = found.length ? found.slice(0, 20).map((f) => {
@@ -116,7 +118,7 @@ function showStreams(streams) {
   const told = (s) => {
     const f = suffers(s);
     if (f) return { text: f.fault ? `${faultName(f)}. ${f.why}` : f.why, mark: "warn", more: f.lines };
-    return s.now ? { text: s.now.text, mark: s.now.stage ? "" : "good" } : "";
+    return s.now ? { text: s.now.text, mark: s.now.stage ? "" : "good", wraps: true } : "";
   };
   table("stream-table", ["Id", "Upstream", "How it goes now", "Age", "To the app", "App behind by", "Last byte", "Round trip", "Way in", "App speaks", "Status"],
     streams.map((s) => [s.id, s.upstream, told(s), s.age, bytes(s.bytes_out),
@@ -131,11 +133,12 @@ function roundTrips(connections) {
   return least === most ? least : `${least} to ${most}`;
 }
 
-// Packets that came out of order or had to be sent again, of all that came.
+// Packets that came out of order or had to be sent again, of all that came since the
+// connections began: a mark says that requests suffer from it now.
 function lateOf(connections) {
   const sum = (name) => connections.reduce((n, c) => n + (c[name] ?? 0), 0);
   const late = sum("late_packets"), all = sum("packets");
-  return late ? { text: `${late} of ${all}`, mark: late * 50 > all ? "warn" : "" } : all ? "none" : "";
+  return late ? { text: `${late} of ${all}`, mark: late * 50 > all && sum("in_flight") ? "warn" : "" } : all ? "none" : "";
 }
 
 function verdicts(connections) {
@@ -153,7 +156,7 @@ function showUpstreams(upstreams) {
         c.some((x) => x.suspect) ? { text: "suspect", mark: "bad" } : c.some((x) => x.leaving) ? "some leave" : c.length ? { text: "warm", mark: "good" } : "cold"]);
     }
   }
-  table("upstream-table", ["Upstream", "Origin", "Connections", "Protocols", "Requests", "Waiting", "Kept ready", "Round trip", "Packets late", "Server's idle limit", "Heartbeat says", "State"], rows,
+  table("upstream-table", ["Upstream", "Origin", "Connections", "Protocols", "Requests", "Waiting", "Kept ready", "Round trip", "Packets late or lost", "Server's idle limit", "Heartbeat says", "State"], rows,
     "No upstream has been used yet, and none is kept ready.");
 }
 
@@ -161,9 +164,14 @@ function showTree(value) {
   if (Array.isArray(value) && value.every((v) => v !== null && typeof v === "object")) {
     if (value.length === 0) return el("span", "none");
     const names = [...new Set(value.flatMap((v) => Object.keys(v)))];
-    const cell = (v) => v === undefined ? "" : typeof v === "object" ? JSON.stringify(v) : String(v);
+    const cell = (v) => {
+      if (Array.isArray(v) && v.every((x) => typeof x !== "object")) return v.length ? v.join(", ") : "none";
+      if (typeof v === "boolean") return v ? "yes" : "no";
+      return v === undefined ? "" : typeof v === "object" ? JSON.stringify(v) : String(v);
+    };
+    const field = (v, name) => el("td", el("span", cell(v[name]), name === "health" ? { class: { alive: "good", dead: "bad", late: "warn" }[v[name]] ?? "" } : {}), name.endsWith("error") ? { class: "wraps" } : {});
     return el("div", el("table", [el("thead", el("tr", names.map((n) => el("th", n.replaceAll("_", " "), { scope: "col" })))),
-      el("tbody", value.slice(0, rowsMost).map((v) => el("tr", names.map((n) => el("td", cell(v[n]))))))]), { class: "wide" });
+      el("tbody", value.slice(0, rowsMost).map((v) => el("tr", names.map((n) => field(v, n)))))]), { class: "wide" });
   }
   if (value === null || typeof value !== "object") return el("code", String(value));
   return el("ul", Object.entries(value).map(([k, v]) => el("li", [`${k}: `, showTree(v)])), { class: "tree" });
@@ -201,15 +209,11 @@ function histogram(samples, name) {
   return [...sums].sort((a, b) => a[0] - b[0]);
 }
 
-function quantile(h, q) {
+// within says below which bound a share of a histogram lies; a bucket tells no more.
+function within(h, q) {
   const total = h.at(-1)?.[1] ?? 0;
-  let below = 0, from = 0;
-  for (const [le, n] of h) {
-    if (n >= q * total && n > below) return isFinite(le) ? from + (le - from) * (q * total - below) / (n - below) : from;
-    below = n;
-    from = le;
-  }
-  return NaN;
+  const i = h.findIndex(([, n]) => n >= q * total);
+  return isFinite(h[i][0]) ? `within ${seconds(h[i][0])}` : `in more than ${seconds(h[i - 1]?.[0] ?? 0)}`;
 }
 
 const charts = {};
@@ -235,17 +239,18 @@ function axes(x, y) {
 
 function drawHistogram(id, say, h) {
   const total = h.at(-1)?.[1] ?? 0;
-  $(say).textContent = total ? `${total} in all; half within ${seconds(quantile(h, 0.5))}, 9 of 10 within ${seconds(quantile(h, 0.9))}, 99 of 100 within ${seconds(quantile(h, 0.99))}` : "None yet.";
+  $(say).textContent = total ? `${total} in all; half ${within(h, 0.5)}, 9 of 10 ${within(h, 0.9)}, 99 of 100 ${within(h, 0.99)}` : "None yet.";
   if (!total) return;
   const bounds = h.map(([le]) => le), counts = h.map(([, n], i) => n - (i ? h[i - 1][1] : 0));
   const first = Math.max(counts.findIndex((n) => n > 0) - 1, 0), last = counts.findLastIndex((n) => n > 0);
   const names = bounds.slice(first, last + 1).map((le) => isFinite(le) ? `≤ ${seconds(le)}` : "more");
   const data = [names.map((_, i) => i), counts.slice(first, last + 1)];
+  const every = Math.ceil(names.length / Math.max(1, Math.floor(($(id).clientWidth - 60) / 75))); // names have room
   charts[id]?.destroy();
   delete charts[id];
   draw(id, {
     scales: { x: { time: false, range: [-0.5, names.length - 0.5] }, y: { range: (_, __, most) => [0, most || 1] } },
-    axes: axes({ values: (_, at) => at.map((i) => names[i] ?? ""), splits: names.map((_, i) => i), space: 70 }, {}),
+    axes: axes({ values: (_, at) => at.map((i) => i % every ? "" : names[i] ?? ""), splits: names.map((_, i) => i), space: 70 }, { incrs: [1, 2, 5].flatMap((n) => [0, 1, 2, 3, 4, 5, 6, 7].map((e) => n * 10 ** e)).sort((a, b) => a - b) }),
     series: [{}, { fill: color("--accent"), stroke: color("--accent"), paths: uPlot.paths.bars({ size: [0.8, 60] }), points: { show: false } }],
   }, data);
 }
@@ -303,10 +308,11 @@ async function readRequests() {
   if (!answer.ok) return;
   const rows = (await answer.json()).map((r) => {
     const stages = Object.entries(r.stages_ms).sort((a, b) => b[1] - a[1]).slice(0, 3).filter(([, ms]) => ms >= 0.01 * r.duration_ms);
-    const end = r.outcome === "ok" ? "ok" : { text: `${r.outcome.replace("_", " by ")}${r.cause ? `: ${r.cause.replaceAll("_", " ")}` : ""}`, mark: "warn" };
+    // An app that has read enough may leave: that is no fault.
+    const end = r.outcome === "ok" ? "ok" : r.cause === "app_left" ? "the app left" : { text: `${r.outcome.replace("_", " by ")}${r.cause ? `: ${r.cause.replaceAll("_", " ")}` : ""}`, mark: "warn" };
     return [r.id, r.upstream, end, r.fault ? { text: `${faultName({ fault: r.fault, certainty: r.finding?.certainty })}. ${r.finding?.text ?? ""}`, mark: "warn", more: r.finding?.evidence ?? [] }
       : { text: "healthy", mark: "good" }, seconds(r.duration_ms / 1000), r.ttft_ms ? seconds(r.ttft_ms / 1000) : "",
-      stages.map(([name, ms]) => `${name.replace("_", " ")} ${seconds(ms / 1000)} (${Math.round(100 * ms / r.duration_ms)} %)`).join(", "), r.connection ? { text: r.connection, href: `/v1/flights?id=${r.connection}` } : ""];
+      { text: stages.map(([name, ms]) => `${name.replace("_", " ")} ${seconds(ms / 1000)} (${Math.round(100 * ms / r.duration_ms)} %)`).join(", "), wraps: true }, r.connection ? { text: r.connection, href: `/v1/flights?id=${r.connection}` } : ""];
   });
   table("request-table", ["Id", "Upstream", "Ended", "Suffered from", "Took", "First token", "Most of it", "Connection"], rows, "None.");
 }
