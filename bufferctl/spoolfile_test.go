@@ -201,6 +201,37 @@ func TestFullDiskPausesTheWriter(t *testing.T) {
 	})
 }
 
+// A write fails after all that the file held was read: the chunk to read back into has
+// nobody any more.
+func TestFailedWriteIntoAnEmptiedFile(t *testing.T) {
+	b := newBudget(t, Config{Limit: 1 << 20})
+	s := newSpool(t, SpoolConfig{Memory: 100 * kib, File: 1 << 20, Budget: b})
+	f := withFile(s)
+	r := mustReader(t, s, 0)
+	for s.Stats().File == 0 {
+		mustWrite(t, s, blockSize)
+	}
+	written := int(s.Stats().Written) - blockSize // the last one is the next to go to the file
+	f.before = func() {
+		f.before = nil
+		mustRead(t, r, written)
+		if stats := s.Stats(); stats.File > chunkSize { // the one that is being written
+			t.Errorf("stats %+v", stats)
+		}
+		f.set(func(f *memoryFile) { f.full = true })
+	}
+	mustWrite(t, s, blockSize)
+	if f.before != nil {
+		t.Fatal("nothing was written to the file")
+	}
+	mustRead(t, r, 2*blockSize)
+	wantUsed(t, b, 0)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	wantUsed(t, b, 0)
+}
+
 // With a full disk and nobody to take it from the writer, the memory serves.
 func TestFullDiskLeavesTheMemory(t *testing.T) {
 	s := newSpool(t, SpoolConfig{Memory: 64 * kib, File: 1 << 20})

@@ -74,6 +74,7 @@ func (s *Spool) storeLocked(v *block, slot int) *chunk {
 		s.settleLocked()
 	case err != nil:
 		s.slots.give(slot)
+		s.settleLocked() // all others may have been read meanwhile
 		return nil
 	default:
 		v.slot = slot

@@ -26,7 +26,7 @@ func TestChromiumOpensWebSocketsOverHTTP2(t *testing.T) {
 	program := testenv.Need(t, "chromium-headless-shell")
 	const page = `<script>
 const ws = new WebSocket("wss://" + location.host + "/v1/realtime", ["chat"]);
-ws.onopen = () => ws.Send("x".repeat(200000));
+ws.onopen = () => ws.send("x".repeat(200000));
 ws.onmessage = (e) => { fetch("/report", {method: "POST", body: ws.protocol + " " + e.data.length}); ws.close(1000); };
 ws.onclose = (e) => { if (e.code !== 1000) fetch("/report", {method: "POST", body: "close " + e.code}); };
 </script>`
