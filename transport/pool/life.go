@@ -56,7 +56,7 @@ func (p *Pool) opened(kind int, m *member, err error) {
 		_ = m.Close()
 		return
 	default:
-		p.pause, p.paused = 0, time.Time{}
+		p.resume()
 		if kind == forAny {
 			if p.proto = oneByOne; m.info.Multiplexed {
 				p.proto = multiplexed
@@ -89,11 +89,42 @@ func (p *Pool) opened(kind int, m *member, err error) {
 	}
 }
 
+// backOff puts off what is opened ahead of need, each time for longer. What failed long
+// ago says nothing any more. The lock is held.
+func (p *Pool) backOff() {
+	now := time.Now()
+	if now.Sub(p.paused) > pauseMax {
+		p.pause = 0
+	}
+	p.pause = min(max(2*p.pause, pauseMin), pauseMax)
+	p.paused = now.Add(p.pause/2 + rand.N(p.pause/2+1))
+}
+
+// resume ends a pause, since a connection could be opened. How long the pause was is not
+// forgotten yet: what accepts connections may still be a proxy without a server behind it.
+// The lock is held.
+func (p *Pool) resume() {
+	if now := time.Now(); now.Before(p.paused) {
+		p.paused = now
+	}
+}
+
+// lost takes out a connection that has ended by itself. The lock is held.
+func (p *Pool) lost(m *member) {
+	if p.learn(m); m.stillborn() {
+		p.backOff()
+	}
+	p.retire(m)
+}
+
+// stillborn says whether a connection has ended before it was of any use: it was asked
+// for nothing, and lasted for less than servers keep an idle one.
+func (m *member) stillborn() bool { return !m.used && time.Since(m.opened) < idleLimitMin }
+
 // failed gives up those whom nothing else will serve: no connection that there
 // is, and none that is being opened. The lock is held.
 func (p *Pool) failed(kind int, err error) {
-	p.pause = min(max(2*p.pause, pauseMin), pauseMax)
-	p.paused = time.Now().Add(p.pause/2 + rand.N(p.pause/2+1))
+	p.backOff()
 	give := p.waiting()
 	if p.opening[kind] > 0 {
 		if kind == forAny && p.proto != oneByOne {
@@ -128,8 +159,7 @@ func (p *Pool) changed(m *member) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := m.Err(); err != nil && !m.gone {
-		p.learn(m)
-		p.retire(m)
+		p.lost(m)
 	}
 	busy := m.InFlight() > 0 || m.entering > 0
 	if !busy && !m.gone && (p.closed || m.old && !m.info.Multiplexed) {
@@ -145,6 +175,9 @@ func (p *Pool) changed(m *member) {
 	default:
 		if m.idleSince.IsZero() {
 			m.idleSince = time.Now()
+		}
+		if m.used {
+			p.pause = 0
 		}
 		if !m.info.Multiplexed && !m.free && m.Available() > 0 {
 			m.free = true

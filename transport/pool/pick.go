@@ -112,8 +112,7 @@ func (p *Pool) pickFree() *member {
 		p.free = p.free[:len(p.free)-1]
 		m.free = false
 		if err := m.Err(); err != nil {
-			p.learn(m)
-			p.retire(m)
+			p.lost(m)
 			continue
 		}
 		if m.suspect || m.Available() <= 0 || m.hasEnded() || p.learned > 0 && time.Since(m.idleSince) > p.learned {

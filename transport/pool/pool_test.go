@@ -864,3 +864,49 @@ func TestWhatThePeerHasEndedIsNotUsed(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatEndsAtOnceIsNotReopenedAtOnce: what accepts connections is a proxy without a
+// server behind it, and closes each at once.
+func TestWhatEndsAtOnceIsNotReopenedAtOnce(t *testing.T) {
+	for name, limit := range map[string]int{"HTTP/1.1": 1, "multiplexed": 100} {
+		t.Run(name, func(t *testing.T) {
+			o := &origin{takes: time.Millisecond, limit: limit}
+			bubble(t, o, Config{}, func(t *testing.T, p *Pool) {
+				p.Keep(1)
+				healthy := make(chan struct{})
+				go func() {
+					for dead := 0; ; {
+						select {
+						case <-healthy:
+							return
+						case <-time.After(time.Millisecond):
+						}
+						for _, c := range o.opened()[dead:] {
+							c.die(errGone)
+							dead++
+						}
+					}
+				}()
+				<-time.After(10 * time.Minute)
+				n := len(o.opened())
+				if n < 20 || n > 60 { // 20 s at the least, 30 s at the most
+					t.Errorf("%d connections in ten minutes", n)
+				}
+				close(healthy)
+				<-time.After(pauseMax)
+				if err := request(t.Context(), p, Want{}, time.Second); err != nil {
+					t.Fatal(err)
+				}
+				<-time.After(idleLimitMin)
+				conns := o.opened()
+				for _, c := range conns[n:] {
+					c.die(errGone) // they were of use, or lasted: the next one at once
+				}
+				<-time.After(2 * time.Millisecond)
+				if again := len(o.opened()); again != len(conns)+1 {
+					t.Errorf("%d connections at once after the end of good ones, want 1", again-len(conns))
+				}
+			})
+		})
+	}
+}
