@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -34,9 +35,8 @@ func runCommand(path *string) *cobra.Command {
 				return err
 			}
 			defer d.close()
-			load := func(over config.Over) (*config.Config, []string, error) {
-				return config.LoadOver(configPath(*path), os.LookupEnv, over)
-			}
+			file := &configFile{flag: *path}
+			load := file.load
 			over, err := d.over()
 			if err != nil {
 				return err
@@ -61,6 +61,33 @@ func runCommand(path *string) *cobra.Command {
 			return d.serve(ctx, asked)
 		},
 	}
+}
+
+// A configFile is the file that a process is run with. It is for one goroutine at a time.
+type configFile struct {
+	flag string
+	full bool // it has held something
+}
+
+// load reads the file. One that was found in one of the usual places stays the one, also
+// for a successor: were it moved away, a reload would else begin with nothing, without
+// tenants and tokens. For the same reason a file that has become empty, as while it is
+// being written, is refused.
+func (f *configFile) load(over config.Over) (*config.Config, []string, error) {
+	path := configPath(f.flag)
+	if path == "" {
+		return config.LoadOver("", os.LookupEnv, over)
+	}
+	info, err := os.Stat(path)
+	if err == nil && info.Mode().IsRegular() && info.Size() == 0 && f.full {
+		return nil, nil, fmt.Errorf("%s is empty now, as a file is that is being written: if nothing shall be set, write {} into it", path)
+	}
+	cfg, warnings, err := config.LoadOver(path, os.LookupEnv, over)
+	if err == nil {
+		f.full = info != nil && info.Size() > 0
+		err = os.Setenv(config.FileVariable, path)
+	}
+	return cfg, warnings, err
 }
 
 // loadConfig reads the configuration that applies: -c, the environment, the

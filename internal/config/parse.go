@@ -23,6 +23,9 @@ const maxFileBytes = 1 << 20
 // Env looks an environment variable up, like os.LookupEnv.
 type Env = func(string) (string, bool)
 
+// FileVariable is the environment's variable that names the configuration.
+const FileVariable = "WARMWIRE_CONFIG"
+
 // Find returns the path of the configuration that applies: the flag, then
 // WARMWIRE_CONFIG, then the user's, then the system's. The first two are returned
 // whether they exist or not: asking for a file that is not there is an error.
@@ -30,7 +33,7 @@ func Find(flag string, getenv Env, exists func(string) bool) (string, bool) {
 	if flag != "" {
 		return flag, true
 	}
-	if path, ok := getenv("WARMWIRE_CONFIG"); ok && path != "" {
+	if path, ok := getenv(FileVariable); ok && path != "" {
 		return path, true
 	}
 	var paths []string
