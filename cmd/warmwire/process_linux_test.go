@@ -207,6 +207,56 @@ func TestSleep(t *testing.T) {
 	p.stop()
 }
 
+// TestStreamsOutlastASleep: the limits of a stream pass while the process stands still,
+// and what they wait for has come meanwhile. Nothing is cut.
+func TestStreamsOutlastASleep(t *testing.T) {
+	const tokens = 20
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		for i := range tokens {
+			<-time.NewTimer(100 * time.Millisecond).C
+			_, _ = fmt.Fprintf(w, "data: {\"choices\":[{\"delta\":{\"content\":\"%d\"}}]}\n\n", i)
+			_ = http.NewResponseController(w).Flush()
+		}
+		_, _ = io.WriteString(w, "data: [DONE]\n\n")
+	}))
+	defer up.Close()
+	p := startProcess(t, 0, "upstreams:\n  up: {url: '"+up.URL+"', dialect: openai, timeouts: {first_token: 1s, idle: 1s, total: 4s}}\n")
+	results := make(chan error, 10)
+	for i := range cap(results) {
+		go func() {
+			<-time.NewTimer(time.Duration(i) * 50 * time.Millisecond).C // some wait for their first token
+			resp, err := http.Post("http://"+p.address+"/up/v1/chat/completions", "application/json", strings.NewReader("{}"))
+			if err != nil {
+				results <- err
+				return
+			}
+			defer resp.Body.Close()
+			body, err := io.ReadAll(resp.Body)
+			if n := strings.Count(string(body), "data: "); err == nil && n != tokens+1 {
+				err = fmt.Errorf("%d events of %d: %s", n, tokens+1, body)
+			}
+			results <- err
+		}()
+	}
+	<-time.NewTimer(500 * time.Millisecond).C
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	<-time.NewTimer(5 * time.Second).C
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for range cap(results) {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	p.stop()
+}
+
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()

@@ -216,10 +216,13 @@ func (sw *stopwatch) evidence() (attribution.Evidence, bool) {
 // token costs it two stores under a lock and no timer work: its one timer looks at
 // the time of the last byte when it fires, and sets itself again.
 type watchdog struct {
-	mu     sync.Mutex // guards all following fields
-	cancel func(error)
-	timers []*time.Timer
-	timer  *time.Timer // of the two limits below
+	mu      sync.Mutex // guards all following fields
+	cancel  func(error)
+	timers  []*time.Timer
+	stopped bool
+	timer   *time.Timer // of the two limits below
+	due     time.Time   // when that was to fire
+	thawed  bool        // it has had its thaw, and nothing has come since
 
 	idleLimit  time.Duration // of the upstream's silence
 	stallLimit time.Duration // of an app that takes nothing
@@ -239,19 +242,44 @@ func startWatchdog(u *Upstream, cancel func(error)) *watchdog {
 	return d
 }
 
+// A timer that fires frozen too late tells that the process stood still, as in a
+// computer's sleep: what was waited for may be there, and gets thaw to be read.
+const (
+	frozen = 250 * time.Millisecond
+	thaw   = time.Second
+)
+
 // after adds a limit; its index in timers is its place of call.
 func (d *watchdog) after(limit time.Duration, cause error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if limit <= 0 {
 		d.timers = append(d.timers, nil)
 		return
 	}
-	d.timers = append(d.timers, time.AfterFunc(limit, func() { d.cancel(cause) }))
+	i, due, thawed := len(d.timers), time.Now().Add(limit), false
+	d.timers = append(d.timers, time.AfterFunc(limit, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		now := time.Now()
+		switch t := d.timers[i]; {
+		case d.stopped || t == nil:
+		case now.Sub(due) > frozen && !thawed:
+			thawed = true
+			t.Reset(min(limit, thaw))
+		default:
+			d.cancel(cause)
+		}
+	}))
 }
 
 // firstToken ends the first-token limit.
 func (d *watchdog) firstToken() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if t := d.timers[1]; t != nil {
 		t.Stop()
+		d.timers[1] = nil
 	}
 }
 
@@ -262,6 +290,7 @@ func (d *watchdog) body(idle, stall time.Duration, now time.Time, unsent func() 
 	defer d.mu.Unlock()
 	d.idleLimit, d.stallLimit, d.since, d.waiting, d.unsent = idle, stall, now, true, unsent
 	if look := d.lookAfter(); look > 0 {
+		d.due = now.Add(look)
 		d.timer = time.AfterFunc(look, d.check)
 	}
 }
@@ -294,23 +323,29 @@ func (d *watchdog) check() {
 			}
 		}
 	}
-	left := limit - time.Since(d.since)
-	if limit > 0 && left <= 0 {
+	now := time.Now()
+	left := limit - now.Sub(d.since)
+	look := d.lookAfter()
+	switch {
+	case limit <= 0:
+	case left > 0:
+		look = min(look, left)
+	case now.Sub(d.due) > frozen && !d.thawed:
+		d.thawed = true
+		look = min(limit, thaw)
+	default:
 		d.cancel(cause)
 		return
 	}
-	look := d.lookAfter()
-	if limit > 0 {
-		look = min(look, left)
-	}
+	d.due = now.Add(look)
 	d.timer.Reset(look)
 }
 
 // wait and serve tell the watchdog whose turn it is: time in which the app does
 // not take bytes is not the upstream's silence, and the other way round. The caller
 // holds mu.
-func (d *watchdog) wait(now time.Time)  { d.waiting, d.since = true, now }
-func (d *watchdog) serve(now time.Time) { d.waiting, d.since = false, now }
+func (d *watchdog) wait(now time.Time)  { d.waiting, d.since, d.thawed = true, now, false }
+func (d *watchdog) serve(now time.Time) { d.waiting, d.since, d.thawed = false, now, false }
 
 func (d *watchdog) turn(now time.Time, whose func(time.Time)) {
 	d.mu.Lock()
@@ -329,13 +364,14 @@ func (d *watchdog) serving() (since time.Time) {
 }
 
 func (d *watchdog) stop() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stopped = true
 	for _, t := range d.timers {
 		if t != nil {
 			t.Stop()
 		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if d.timer != nil {
 		d.timer.Stop()
 	}

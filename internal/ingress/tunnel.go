@@ -188,14 +188,15 @@ func (t *tunnel) copy(dst io.Writer, src io.Reader) (int64, error) {
 	}
 	// Splicing tells nothing while it goes on. So it is made to return now and then.
 	for n := int64(0); ; {
-		_ = conn.SetReadDeadline(time.Now().Add(max(t.idle/idleLooks, time.Millisecond)))
+		due := time.Now().Add(max(t.idle/idleLooks, time.Millisecond))
+		_ = conn.SetReadDeadline(due)
 		if t.left.Load() {
 			return n, os.ErrDeadlineExceeded
 		}
 		m, err := io.Copy(dst, src)
 		n += m
 		switch {
-		case m > 0:
+		case m > 0, time.Since(due) > frozen: // what was waited for may be there, unread
 			t.saw()
 		case time.Since(*t.moved.Load()) >= t.idle:
 			t.stop(errTunnelIdle)
