@@ -25,12 +25,16 @@ type uploadBody struct {
 	fail      func(error) // cancels the round trip with a cause
 	trailer   http.Header // of the outgoing request: announced names
 	once      sync.Once
+	whole     atomic.Bool  // its end was read
 	lost      atomic.Int32 // trailer fields that could not be sent
+
+	reading sync.Mutex // an HTTP/2 body bears one reader
+	over    bool       // guarded by reading: the answer is whole, and linger reads
 }
 
 func (b *uploadBody) Read(p []byte) (int, error) {
 	b.once.Do(b.continued)
-	n, err := b.r.Body.Read(p)
+	n, err := b.next(p)
 	total := b.read.Add(int64(n))
 	if b.limit > 0 && total > b.limit {
 		b.fail(errBodyLimit)
@@ -45,12 +49,30 @@ func (b *uploadBody) Read(p []byte) (int, error) {
 	}
 	switch {
 	case err == io.EOF:
+		b.whole.Store(true)
 		b.copyTrailer()
 	case err != nil && !errors.Is(err, http.ErrBodyReadAfterClose):
 		err = errors.Join(errUploadCut, err)
 		b.fail(errUploadCut)
 	}
 	return n, err
+}
+
+func (b *uploadBody) next(p []byte) (int, error) {
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	if b.over {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	return b.r.Body.Read(p)
+}
+
+// rest reads what nobody else gets any more.
+func (b *uploadBody) rest(p []byte) (int, error) {
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	b.over = true
+	return b.r.Body.Read(p)
 }
 
 // Close is the way out's, which may close the body of a request that was

@@ -13,8 +13,13 @@ import (
 // ServeHTTP handles one request of either protocol, in the order in which it
 // may be refused: loops first, then what a web page could send, then who asks.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.serve(w, r).linger()
+}
+
+// serve serves a request. A cut answer panics with http.ErrAbortHandler.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) (e *exchange) {
 	t := s.table.Load()
-	e := &exchange{s: s, t: t, w: w, rc: http.NewResponseController(w), r: r}
+	e = &exchange{s: s, t: t, w: w, rc: http.NewResponseController(w), r: r}
 	e.heads = heads{w: w, http2: r.ProtoMajor == 2, expects: r.Header.Get("Expect") != ""}
 	e.rec = &Record{
 		ID: s.ids.Add(1), Start: time.Now(), AppProto: r.Proto, Method: r.Method,
@@ -38,9 +43,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.upgrade(protocol)
 	case r.Method == http.MethodConnect && e.inside == nil:
 		s.serveConnect(t, e)
-		return
+		return e
 	}
 	s.serveRequest(t, e)
+	return e
 }
 
 func (s *Server) serveConnect(t *Table, e *exchange) {
