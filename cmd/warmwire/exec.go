@@ -16,6 +16,7 @@ import (
 	"github.com/warmwire/warmwire/internal/clientenv"
 	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/internal/intercept/ca"
+	"github.com/warmwire/warmwire/internal/logqueue"
 	"github.com/warmwire/warmwire/internal/sidecar"
 )
 
@@ -106,7 +107,9 @@ func runBeside(ctx context.Context, cfg *config.Config, authority *ca.Authority,
 	if cfg.ParentProxy == "" && parentInEnv(os.LookupEnv) {
 		cfg.ParentProxy = "env" // the child's way out until now
 	}
-	s, err := sidecar.New(cfg, sidecar.Options{Version: buildVersion(), LogTo: os.Stderr, Quiet: true, Authority: authority})
+	lines := logqueue.New(os.Stderr)
+	defer lines.Close() // what its reader does not take now is lost
+	s, err := sidecar.New(cfg, sidecar.Options{Version: buildVersion(), LogQueue: lines, Quiet: true, Authority: authority})
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	_ "golang.org/x/crypto/x509roots/fallback" // a scratch image has no roots: these serve measure and doctor there
 
 	"github.com/warmwire/warmwire/internal/config"
+	"github.com/warmwire/warmwire/internal/logqueue"
 	"github.com/warmwire/warmwire/internal/netlab"
 )
 
@@ -40,7 +41,9 @@ func run() int {
 	case errors.As(err, &child):
 		return childExitCode(child)
 	}
-	fmt.Fprintln(os.Stderr, "warmwire:", err)
+	last := logqueue.New(os.Stderr) // a reader that hangs must not hold the end up
+	fmt.Fprintln(last, "warmwire:", err)
+	_ = last.Close()
 	if errors.Is(err, errUsage) || errors.Is(err, config.ErrInvalid) {
 		return 2
 	}

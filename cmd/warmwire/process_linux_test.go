@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -37,6 +38,12 @@ type process struct {
 // as this process) and a configuration to which more is added.
 func startProcess(t *testing.T, descriptors int, more string) *process {
 	t.Helper()
+	return startProcessTo(t, nil, descriptors, more)
+}
+
+// startProcessTo gives it a standard error, nil = the log file.
+func startProcessTo(t *testing.T, stderr *os.File, descriptors int, more string) *process {
+	t.Helper()
 	binary, err := testenv.Build("../..", "cmd/warmwire")
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +65,7 @@ func startProcess(t *testing.T, descriptors int, more string) *process {
 	if descriptors > 0 {
 		p.cmd = exec.Command("sh", "-c", `ulimit -n "$0" && exec "$@"`, fmt.Sprint(descriptors), binary, "run", "-c", file)
 	}
-	p.cmd.Stderr = logFile
+	p.cmd.Stderr = cmp.Or(stderr, logFile)
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -98,6 +105,36 @@ func (p *process) stop() {
 	if err := p.cmd.Wait(); err != nil {
 		p.t.Errorf("exit: %v", err)
 	}
+}
+
+// TestNobodyReadsTheLog: the standard error is a pipe that is full, as behind a reader that
+// hangs, or a terminal after Ctrl-S. The process serves, reloads and ends none the less.
+func TestNobodyReadsTheLog(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	_ = w.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+	if n, err := w.Write(make([]byte, 1<<20)); err == nil {
+		t.Fatalf("the pipe took %d bytes", n)
+	}
+	p := startProcessTo(t, w, 0, "")
+	for range 3 {
+		if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := p.ask(5 * time.Second); !strings.Contains(line, "404") {
+			t.Fatalf("answered %q, %v", line, err)
+		}
+	}
+	late := time.AfterFunc(10*time.Second, func() {
+		t.Error("it has not ended 10 s after SIGTERM")
+		_ = p.cmd.Process.Kill()
+	})
+	defer late.Stop()
+	p.stop()
 }
 
 // TestOutOfDescriptors: more apps come than there are descriptors for. The process

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/warmwire/warmwire/internal/config"
+	"github.com/warmwire/warmwire/internal/logqueue"
 	"github.com/warmwire/warmwire/internal/sidecar"
 )
 
@@ -30,6 +31,8 @@ func runCommand(path *string) *cobra.Command {
 			defer signal.Stop(asked)
 			// A reader of the log that leaves must not end what serves: the write fails instead.
 			signal.Ignore(syscall.SIGPIPE)
+			lines := logqueue.New(os.Stderr)
+			defer lines.Close() // what its reader does not take now is lost
 			d, err := newDaemon()
 			if err != nil {
 				return err
@@ -50,7 +53,7 @@ func runCommand(path *string) *cobra.Command {
 				edit = nil
 			}
 			d.sidecar, err = sidecar.New(cfg, sidecar.Options{
-				Version: buildVersion(), LogTo: os.Stderr, Load: load, Over: over, EditFile: edit, Sockets: d.sockets, Upgrade: d.upgrade, Draining: d.stopping,
+				Version: buildVersion(), LogQueue: lines, Load: load, Over: over, EditFile: edit, Sockets: d.sockets, Upgrade: d.upgrade, Draining: d.stopping,
 			})
 			if err != nil {
 				return err

@@ -59,6 +59,7 @@ var houseRules = rules{
 			"internal/ingress/peer":         "exec asks whose the Warmwire is that runs already",
 			"internal/activation":           "run takes over sockets, and passes them on",
 			"internal/sdnotify":             "run tells systemd how it does",
+			"internal/logqueue":             "the process's log goes through it",
 		},
 		"internal/sidecar": {"...": "composition root: sees everything and maps between the packages"},
 
@@ -128,6 +129,7 @@ var houseRules = rules{
 		"internal/dialect":   nothing,
 		"internal/metrics":   nothing,
 		"internal/accesslog": {"bufferctl": "its records wait in a bounded ring"},
+		"internal/logqueue":  nothing,
 		"internal/otlp":      {"transport/hints": "when a collector may be asked again"},
 		"internal/telemetry": {"internal/otlp": "the protocol in which it speaks"},
 		"internal/admin":     {"internal/webguard": "both listeners refuse what a web page could send"},

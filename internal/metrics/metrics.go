@@ -46,7 +46,7 @@ type Metrics struct {
 	parts                                                                                                                                                    *parts
 	limits                                                                                                                                                   *limits
 	endpoints                                                                                                                                                *endpoints
-	dropped                                                                                                                                                  atomic.Pointer[func() uint64]
+	dropped, logDropped                                                                                                                                      atomic.Pointer[func() uint64]
 	used, limit                                                                                                                                              atomic.Pointer[func() int64] // of the memory budget
 
 	// mu guards known, and is held while series of upstreams are touched: a request
@@ -126,7 +126,9 @@ func New(cfg Config) *Metrics {
 	m.appConns = prometheus.NewGauge(prometheus.GaugeOpts{Name: "warmwire_app_connections", Help: "Open connections of apps."})
 	m.acceptErrors = prometheus.NewCounter(prometheus.CounterOpts{Name: "warmwire_accept_errors_total", Help: "Connections that could not be accepted."})
 	m.trailers = prometheus.NewCounter(prometheus.CounterOpts{Name: "warmwire_trailers_dropped_total", Help: "Trailer fields that could not be passed on."})
-	m.reg.MustRegister(m.conns, m.appConns, m.acceptErrors, m.trailers, m.droppedCounter(), buildInfo(cfg))
+	m.reg.MustRegister(m.conns, m.appConns, m.acceptErrors, m.trailers, buildInfo(cfg),
+		droppedCounter("accesslog_dropped_total", "Access log records lost: the queue was full, or writing failed.", &m.dropped),
+		droppedCounter("log_lines_dropped_total", "Lines of the log lost: its reader was too slow, or writing failed.", &m.logDropped))
 	m.registerDescriptors()
 	m.registerMemory()
 	return m
@@ -138,14 +140,14 @@ func buildInfo(cfg Config) prometheus.Collector {
 	return g
 }
 
-func (m *Metrics) droppedCounter() prometheus.Collector {
-	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "warmwire_accesslog_dropped_total", Help: "Access log records lost: the queue was full, or writing failed."},
-		func() float64 {
-			if f := m.dropped.Load(); f != nil {
-				return float64((*f)())
-			}
-			return 0
-		})
+// droppedCounter shows what get, once it is there, returns.
+func droppedCounter(name, help string, get *atomic.Pointer[func() uint64]) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "warmwire_" + name, Help: help}, func() float64 {
+		if f := get.Load(); f != nil {
+			return float64((*f)())
+		}
+		return 0
+	})
 }
 
 // registerDescriptors shows how many descriptors are used and may be.
@@ -261,6 +263,9 @@ func (m *Metrics) SetUpstreams(names []string) {
 
 // SetDropped tells where the access log counts what it drops.
 func (m *Metrics) SetDropped(f func() uint64) { m.dropped.Store(&f) }
+
+// SetLogDropped tells where lines of the log are counted that are dropped.
+func (m *Metrics) SetLogDropped(f func() uint64) { m.logDropped.Store(&f) }
 
 // upstream is the label of an upstream, or of a host that is none. The caller
 // holds mu.

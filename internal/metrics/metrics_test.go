@@ -41,6 +41,7 @@ func TestARequestIsCounted(t *testing.T) {
 	m.UpstreamConn("openai", "h2", 1)
 	m.Handshake("openai", "resumed", time.Millisecond)
 	m.SetDropped(func() uint64 { return 7 })
+	m.SetLogDropped(func() uint64 { return 8 })
 	text := page(t, m)
 	for _, want := range []string{
 		`warmwire_requests_total{mode="base_url",outcome="cut_upstream",upstream="openai"} 1`,
@@ -55,6 +56,7 @@ func TestARequestIsCounted(t *testing.T) {
 		`warmwire_tls_handshakes_total{kind="resumed",upstream="openai"} 1`,
 		`warmwire_streams_open{mode="websocket"} 1`,
 		`warmwire_accesslog_dropped_total 7`,
+		`warmwire_log_lines_dropped_total 8`,
 		`version="v1"`,
 	} {
 		if !strings.Contains(text, want) {

@@ -21,13 +21,26 @@ import (
 	"github.com/warmwire/warmwire/internal/metrics"
 )
 
+// openLog makes the process's log, and returns where the access log goes unless it has a
+// file: to the same place, and no line is mixed with one of the other's.
+func (s *Sidecar) openLog(cfg *config.Config) (access io.Writer) {
+	if q := s.opt.LogQueue; q != nil {
+		s.log = slog.New(newLogHandler(q, cfg, s.level))
+		q.Note(slog.New(newLogHandler(q.Direct(), cfg, s.level)))
+		return q.Direct()
+	}
+	w := oneAtATime(s.opt.LogTo)
+	s.log = slog.New(newLogHandler(w, cfg, s.level))
+	return w
+}
+
 // newLogHandler writes the process's log.
-func newLogHandler(opt Options, cfg *config.Config, level *slog.LevelVar) slog.Handler {
+func newLogHandler(w io.Writer, cfg *config.Config, level *slog.LevelVar) slog.Handler {
 	ho := &slog.HandlerOptions{Level: level}
 	if cfg.Log.Format == "json" {
-		return slog.NewJSONHandler(opt.LogTo, ho)
+		return slog.NewJSONHandler(w, ho)
 	}
-	return slog.NewTextHandler(opt.LogTo, ho)
+	return slog.NewTextHandler(w, ho)
 }
 
 // oneAtATime keeps the writes of several from mixing; nil is nowhere.

@@ -23,6 +23,7 @@ import (
 	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/internal/ingress"
 	"github.com/warmwire/warmwire/internal/intercept/ca"
+	"github.com/warmwire/warmwire/internal/logqueue"
 	"github.com/warmwire/warmwire/internal/metrics"
 	"github.com/warmwire/warmwire/internal/telemetry"
 	"github.com/warmwire/warmwire/internal/tenant"
@@ -39,7 +40,10 @@ type Options struct {
 	Authority *ca.Authority
 	Version   string
 	LogTo     io.Writer // nil = discarded
-	Quiet     bool      // only warnings and errors, whatever log.level says
+	// LogQueue is where the log goes instead, and nothing waits for its reader; the access
+	// log, which has a queue of its own, goes to the writer behind it. nil = LogTo.
+	LogQueue *logqueue.Queue
+	Quiet    bool // only warnings and errors, whatever log.level says
 	// Load reads the configuration again, with what stands over the file (see
 	// [config.LoadOver]); nil: it can be neither reloaded nor tuned nor patched.
 	Load func(config.Over) (*config.Config, []string, error)
@@ -129,15 +133,17 @@ type shown struct {
 // New builds everything and binds the listeners; nothing runs yet.
 func New(cfg *config.Config, opt Options) (*Sidecar, error) {
 	s := &Sidecar{opt: opt, level: new(slog.LevelVar), started: time.Now(), quit: make(chan struct{}), tagKey: []byte(rand.Text()), rerouted: make(chan struct{}, 1), handedOver: make(chan struct{}), targets: new(targets)}
-	s.opt.LogTo = oneAtATime(opt.LogTo) // the log and the access log share it
-	s.log = slog.New(newLogHandler(s.opt, cfg, s.level))
+	access := s.openLog(cfg)
 	s.setLogLevel(cfg)
 	s.metrics = metrics.New(metrics.Config{Version: opt.Version})
 	var err error
-	if s.access, err = accesslog.New(s.opt.LogTo, s.log, s.accessConfig(cfg)); err != nil {
+	if s.access, err = accesslog.New(access, s.log, s.accessConfig(cfg)); err != nil {
 		return nil, fmt.Errorf("log.access.file: %w", err)
 	}
 	s.metrics.SetDropped(s.access.Dropped)
+	if q := opt.LogQueue; q != nil {
+		s.metrics.SetLogDropped(q.Dropped)
+	}
 	if s.memory, err = bufferctl.NewBudget(bufferctl.Config{Limit: memoryLimit(cfg)}); err != nil {
 		return nil, err
 	}
