@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -102,7 +103,16 @@ func (r *Resolver) load() {
 	r.restore(saved)
 }
 
+// readFile looks at the file before it opens it, because opening a pipe waits for a
+// writer.
 func readFile(path string) ([]byte, error) {
+	st, err := os.Stat(path)
+	if err == nil {
+		err = checkPlain(st)
+	}
+	if err != nil {
+		return nil, err
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -113,6 +123,14 @@ func readFile(path string) ([]byte, error) {
 		err = fmt.Errorf("it is over %d bytes", maxFile)
 	}
 	return b, err
+}
+
+// checkPlain refuses what is no file, such as a pipe.
+func checkPlain(st fs.FileInfo) error {
+	if !st.Mode().IsRegular() {
+		return errors.New("it is a " + st.Mode().Type().String() + ", not a file")
+	}
+	return nil
 }
 
 // restore takes what can still serve.

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"cmp"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -134,6 +135,23 @@ func TestNobodyReadsTheLog(t *testing.T) {
 		_ = p.cmd.Process.Kill()
 	})
 	defer late.Stop()
+	p.stop()
+}
+
+// TestTheConfigurationBecomesAPipe: a reload does not wait for somebody to write into it.
+func TestTheConfigurationBecomesAPipe(t *testing.T) {
+	p := startProcess(t, 0, "")
+	file := filepath.Join(filepath.Dir(p.logFile), "w.yaml")
+	if err := errors.Join(os.Remove(file), syscall.Mkfifo(file, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it refuses to reload", func() bool { return strings.Contains(p.log(), "w.yaml is no regular file: it is read at the start only") })
+	if line, err := p.ask(5 * time.Second); !strings.Contains(line, "404") {
+		t.Errorf("answered %q, %v", line, err)
+	}
 	p.stop()
 }
 

@@ -38,13 +38,14 @@ func runCommand(path *string) *cobra.Command {
 				return err
 			}
 			defer d.close()
-			file := &configFile{flag: *path}
-			load := file.load
+			// A successor's file was read before.
+			again := d.sockets.State() != nil
+			file := &configFile{flag: *path, again: again, full: again}
 			over, err := d.over()
 			if err != nil {
 				return err
 			}
-			cfg, warnings, err := load(over)
+			cfg, warnings, err := file.load(over)
 			if err != nil {
 				return err
 			}
@@ -53,7 +54,7 @@ func runCommand(path *string) *cobra.Command {
 				edit = nil
 			}
 			d.sidecar, err = sidecar.New(cfg, sidecar.Options{
-				Version: buildVersion(), LogQueue: lines, Load: load, Over: over, EditFile: edit, Sockets: d.sockets, Upgrade: d.upgrade, Draining: d.stopping,
+				Version: buildVersion(), LogQueue: lines, Load: file.load, Over: over, EditFile: edit, Sockets: d.sockets, Upgrade: d.upgrade, Draining: d.stopping,
 			})
 			if err != nil {
 				return err
@@ -68,8 +69,9 @@ func runCommand(path *string) *cobra.Command {
 
 // A configFile is the file that a process is run with. It is for one goroutine at a time.
 type configFile struct {
-	flag string
-	full bool // it has held something
+	flag  string
+	again bool // it was read, as is what is no file: -c /dev/stdin, -c <(...)
+	full  bool // it has held something
 }
 
 // load reads the file. One that was found in one of the usual places stays the one, also
@@ -85,9 +87,13 @@ func (f *configFile) load(over config.Over) (*config.Config, []string, error) {
 	if err == nil && info.Mode().IsRegular() && info.Size() == 0 && f.full {
 		return nil, nil, fmt.Errorf("%s is empty now, as a file is that is being written: if nothing shall be set, write {} into it", path)
 	}
-	cfg, warnings, err := config.LoadOver(path, os.LookupEnv, over)
+	read := config.LoadOver
+	if f.again {
+		read = config.LoadAgain
+	}
+	cfg, warnings, err := read(path, os.LookupEnv, over)
 	if err == nil {
-		f.full = info != nil && info.Size() > 0
+		f.again, f.full = true, info != nil && info.Size() > 0
 		err = os.Setenv(config.FileVariable, path)
 	}
 	return cfg, warnings, err

@@ -97,6 +97,9 @@ func editFile(path string, change editing) error {
 	if err != nil {
 		return err
 	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is no regular file", path)
+	}
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err

@@ -80,6 +80,15 @@ func LoadOver(path string, getenv Env, over Over) (*Config, []string, error) {
 	return parse(path, data, getenv, over)
 }
 
+// LoadAgain is LoadOver for a process that serves: what is no regular file, such as a pipe,
+// is refused. It has given what it had, and reading it would wait for a writer.
+func LoadAgain(path string, getenv Env, over Over) (*Config, []string, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, nil, fmt.Errorf("%w: %s is no regular file: it is read at the start only", ErrInvalid, path)
+	}
+	return LoadOver(path, getenv, over)
+}
+
 // A problem is one thing that is wrong, and where.
 type problem struct {
 	line int // 0: nowhere in particular

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -40,7 +39,7 @@ type beats struct {
 // good as nothing.
 func newBeats(dir string) *beats {
 	b := &beats{paths: heartbeat.NewLimits(pathsMost), file: filepath.Join(dir, pathsName), live: make(map[*legBeat]struct{})}
-	if data, err := os.ReadFile(b.file); err == nil {
+	if data, err := readState(b.file); err == nil {
 		b.paths.Load(data)
 	}
 	return b

@@ -16,10 +16,11 @@ import (
 )
 
 const (
-	idleLimitsName  = "idle.limits"
-	idleLimitsBytes = 1 << 20 // of the file; far above what is written
-	idleLimitsMost  = 1000    // origins
-	idleLimitsAge   = 30 * 24 * time.Hour
+	idleLimitsName = "idle.limits"
+	idleLimitsMost = 1000 // origins
+	idleLimitsAge  = 30 * 24 * time.Hour
+
+	maxStateFile = 1 << 20 // bytes; far above what is written
 )
 
 // idleLimits are what was learned of how long servers keep idle connections, over the
@@ -48,15 +49,10 @@ type idleFile struct {
 // was, and is no reason not to start.
 func loadIdleLimits(dir string) (*idleLimits, error) {
 	l := &idleLimits{path: filepath.Join(dir, idleLimitsName), known: make(map[string]idleLimit)}
-	f, err := os.Open(l.path)
+	data, err := readState(l.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, nil
 	}
-	if err != nil {
-		return l, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, idleLimitsBytes))
 	if err != nil {
 		return l, err
 	}
@@ -73,6 +69,24 @@ func loadIdleLimits(dir string) (*idleLimits, error) {
 		}
 	}
 	return l, nil
+}
+
+// readState reads a file of the state's folder. It is looked at before it is opened,
+// because opening a pipe waits for a writer.
+func readState(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxStateFile))
 }
 
 // of is what is known of an origin, 0 if nothing.
