@@ -236,8 +236,14 @@ func (r *Resolver) save() {
 }
 
 // replaceFile is atomic: a reader, and a machine that loses power, finds the old
-// text or the new one.
+// text or the new one. It refuses to put the file in the place of what is no file:
+// as root it would replace /dev/null.
 func replaceFile(path string, b []byte) error {
+	if st, err := os.Lstat(path); err == nil {
+		if err := checkPlain(st); err != nil {
+			return err
+		}
+	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {
 		return err

@@ -148,7 +148,9 @@ func TestTheConfigurationBecomesAPipe(t *testing.T) {
 	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it refuses to reload", func() bool { return strings.Contains(p.log(), "w.yaml is no regular file: it is read at the start only") })
+	eventually(t, "it refuses to reload", func() bool {
+		return strings.Contains(p.log(), "w.yaml is no regular file: it is read at the start only")
+	})
 	if line, err := p.ask(5 * time.Second); !strings.Contains(line, "404") {
 		t.Errorf("answered %q, %v", line, err)
 	}
