@@ -31,20 +31,20 @@ func readRunning(ctx context.Context, cfg *config.Config, path string, v any) er
 
 // changeRunning makes a call that changes the running process, within limit. What it
 // refuses comes with its reason.
-func changeRunning(ctx context.Context, limit time.Duration, cfg *config.Config, target string) (refused string, err error) {
+func changeRunning(ctx context.Context, limit time.Duration, cfg *config.Config, target string) (answer []byte, refused string, err error) {
 	token, err := adminToken(cfg)
 	if err != nil {
-		return "", err
+		return nil, "", err
 	}
 	status, body, err := askAdminFor(ctx, limit, cfg.Admin.Address, http.MethodPost, target, token)
 	if err != nil || status == http.StatusOK {
-		return "", err
+		return body, "", err
 	}
 	var refusal struct{ Error struct{ Message string } }
 	if json.Unmarshal(body, &refusal) == nil && refusal.Error.Message != "" {
 		body = []byte(refusal.Error.Message)
 	}
-	return cmp.Or(strings.TrimSpace(string(body)), http.StatusText(status), "no reason is given"), nil
+	return nil, cmp.Or(strings.TrimSpace(string(body)), http.StatusText(status), "no reason is given"), nil
 }
 
 // adminToken is what calls need that change something; "" on a Unix socket, which

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -40,21 +41,24 @@ func runCommand(path *string) *cobra.Command {
 			defer d.close()
 			// A successor's file was read before.
 			again := d.sockets.State() != nil
-			file := &configFile{flag: *path, again: again, full: again}
+			source := &configFile{flag: *path, again: again, full: again}
 			over, err := d.over()
 			if err != nil {
 				return err
 			}
-			cfg, warnings, err := file.load(over)
+			cfg, warnings, err := source.load(over)
 			if err != nil {
 				return err
 			}
 			edit := func(change editing) error { return editFile(configPath(*path), change) }
-			if configPath(*path) == "" {
+			file := configPath(*path)
+			if file == "" {
 				edit = nil
+			} else if file, err = filepath.Abs(file); err != nil { // who asks may be in another folder
+				return err
 			}
 			d.sidecar, err = sidecar.New(cfg, sidecar.Options{
-				Version: buildVersion(), LogQueue: lines, Load: file.load, Over: over, EditFile: edit, Sockets: d.sockets, Upgrade: d.upgrade, Draining: d.stopping,
+				Version: buildVersion(), LogQueue: lines, Load: source.load, Over: over, EditFile: edit, File: file, Sockets: d.sockets, Upgrade: d.upgrade, Draining: d.stopping,
 			})
 			if err != nil {
 				return err

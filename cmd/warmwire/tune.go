@@ -3,7 +3,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -51,36 +53,36 @@ func tuneCommand(path *string) *cobra.Command {
 				}
 				changes.Set(key, value)
 			}
-			if err := tune(cmd.Context(), cmd.OutOrStdout(), cfg, changes); err != nil || !save {
-				return err
+			if save {
+				if err := checkFile(cmd.Context(), cfg, cmp.Or(*path, os.Getenv("WARMWIRE_CONFIG"))); err != nil {
+					return fmt.Errorf("tune: --save: %w", err)
+				}
 			}
-			return saveTuned(cmd.Context(), cmd.OutOrStdout(), cfg, configPath(*path), changes)
+			return tune(cmd.Context(), cmd.OutOrStdout(), cfg, changes, save)
 		},
 	}
 	cmd.Flags().BoolVar(&save, "save", false, "write the settings into the configuration file too")
 	return cmd
 }
 
-// saveTuned puts changes, which are in force, into the file, and then has them stand
-// there alone.
-func saveTuned(ctx context.Context, out io.Writer, cfg *config.Config, path string, changes url.Values) error {
-	if path == "" {
-		return fmt.Errorf("tune: --save: there is no configuration file: write one with `warmwire config default`; the changes are in force until the next start")
+// checkFile refuses a file that the user names, with -c or WARMWIRE_CONFIG, and that is not
+// the running process's: a save would change another one than is meant.
+func checkFile(ctx context.Context, cfg *config.Config, named string) error {
+	if named == "" {
+		return nil
 	}
-	set := make(map[string]string, len(changes))
-	back := make(url.Values, len(changes))
-	for key := range changes {
-		set[key] = changes.Get(key)
-		back.Set(key, "")
+	var st struct{ File string }
+	if err := readRunning(ctx, cfg, "/v1/settings", &st); err != nil || st.File == "" {
+		return err // without a file it is refused there
 	}
-	if err := editFile(path, func(text []byte, getenv config.Env) ([]byte, error) { return config.Edit(text, set, getenv) }); err != nil {
-		return fmt.Errorf("tune: --save: %w; the changes are in force until the next start, and the file is as it was", err)
+	mine, err := os.Stat(named)
+	if err != nil {
+		return err
 	}
-	if err := tune(ctx, io.Discard, cfg, back); err != nil { // reads the file
-		return fmt.Errorf("%w; they are saved", err)
+	if its, err := os.Stat(st.File); err != nil || !os.SameFile(mine, its) {
+		return fmt.Errorf("the running Warmwire reads %s, not %s: name that file; nothing has changed", st.File, named)
 	}
-	_, err := fmt.Fprintln(out, "saved in", path)
-	return err
+	return nil
 }
 
 // An editing makes another text of a file's; nil leaves it as it is.
@@ -123,9 +125,14 @@ func editFile(path string, change editing) error {
 	return os.Rename(f.Name(), path)
 }
 
-// tune sends changes to the running process.
-func tune(ctx context.Context, out io.Writer, cfg *config.Config, changes url.Values) error {
-	refused, err := changeRunning(ctx, healthTimeout, cfg, "/v1/tune?"+changes.Encode())
+// tune sends changes to the running process, which saves them too if it is asked to: it
+// takes one change after the other, whoever sends them.
+func tune(ctx context.Context, out io.Writer, cfg *config.Config, changes url.Values, save bool) error {
+	target := "/v1/tune?" + changes.Encode()
+	if save {
+		target += "&save=true"
+	}
+	answer, refused, err := changeRunning(ctx, healthTimeout, cfg, target)
 	if err != nil {
 		return fmt.Errorf("tune: %w", err)
 	}
@@ -141,7 +148,15 @@ func tune(ctx context.Context, out io.Writer, cfg *config.Config, changes url.Va
 			return err
 		}
 	}
-	return nil
+	if !save {
+		return nil
+	}
+	var did struct{ Saved string }
+	if err := json.Unmarshal(answer, &did); err != nil || did.Saved == "" {
+		return fmt.Errorf("tune: --save: the running Warmwire does not say that it has saved: %s", answer)
+	}
+	_, err = fmt.Fprintln(out, "saved in", did.Saved)
+	return err
 }
 
 // showTuned prints what is not as in the file.

@@ -34,7 +34,7 @@ func upgradeCommand(path *string) *cobra.Command {
 }
 
 func askUpgrade(ctx context.Context, out io.Writer, cfg *config.Config) error {
-	refused, err := changeRunning(ctx, upgradeLimit+healthTimeout, cfg, "/v1/upgrade")
+	_, refused, err := changeRunning(ctx, upgradeLimit+healthTimeout, cfg, "/v1/upgrade")
 	if err != nil {
 		return fmt.Errorf("upgrade: %w", err)
 	}

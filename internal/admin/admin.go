@@ -45,6 +45,8 @@ type Config struct {
 	// Tune changes settings while the process runs, "" = back to the file's; the error is
 	// shown to the caller; nil = it cannot (501).
 	Tune func(changes map[string]string) error
+	// TuneAndSave is Tune that also writes them into the file, whose name it returns.
+	TuneAndSave func(changes map[string]string) (file string, err error)
 	// SlowRequests lists the slowest requests by an order, "" = by duration; false = there
 	// is no such order. InterruptedRequests lists the last that were. nil = 501.
 	SlowRequests        func(by string) (any, bool)

@@ -12,7 +12,7 @@
 //	GET  /v1/config   the configuration in force, secrets masked
 //	PATCH /v1/config  JSON Merge Patch of it (RFC 7396)
 //	POST /v1/reload   read the configuration again
-//	POST /v1/tune     ?KEY=VALUE: change settings until the next start
+//	POST /v1/tune     ?KEY=VALUE: change settings until the next start; &save=true: in the file too
 //	POST /v1/quit     drain and exit; for a Kubernetes Job whose sidecar is an
 //	                  ordinary container, which would otherwise never complete
 //

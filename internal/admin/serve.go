@@ -4,6 +4,7 @@ package admin
 
 import (
 	_ "embed"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -28,7 +29,7 @@ POST /v1/dns/flush   forget what DNS said of ?name=HOST, or of all names
 POST /v1/tls/flush   forget the TLS sessions with ?name=HOST, or with all
 POST /v1/intercept/clear  intercept ?host=HOST again, or all, that was left alone
 POST /v1/reload   read the configuration again
-POST /v1/tune     ?KEY=VALUE: change settings until the next start
+POST /v1/tune     ?KEY=VALUE: change settings until the next start; &save=true: in the file too
 POST /v1/tune/preview ?KEY=VALUE: what that would change
 POST /v1/upgrade  start the program anew, as it is on disk now, and hand over to it
 POST /v1/quit     drain and exit
@@ -132,8 +133,15 @@ func (a *Admin) tune(w http.ResponseWriter, r *http.Request) {
 		notTunable.write(w)
 		return
 	}
-	answerChanges(w, r, func(changes map[string]string) (any, error) {
-		return map[string]any{"status": "tuned", "changes": changes}, a.cfg.Tune(changes)
+	save := false
+	answerChanges(w, r, &save, func(changes map[string]string) (any, error) {
+		answer := map[string]any{"status": "tuned", "changes": changes}
+		if !save {
+			return answer, a.cfg.Tune(changes)
+		}
+		file, err := a.cfg.TuneAndSave(changes)
+		answer["saved"] = file
+		return answer, err
 	})
 }
 
@@ -143,7 +151,7 @@ func (a *Admin) preview(w http.ResponseWriter, r *http.Request) {
 		notTunable.write(w)
 		return
 	}
-	answerChanges(w, r, a.cfg.Preview)
+	answerChanges(w, r, nil, a.cfg.Preview)
 }
 
 func (a *Admin) settings(w http.ResponseWriter, _ *http.Request) {
@@ -157,18 +165,22 @@ func (a *Admin) settings(w http.ResponseWriter, _ *http.Request) {
 var notTunable = &refusal{http.StatusNotImplemented, "not_tunable", "this Warmwire was started without a configuration to read again"}
 
 // answerChanges reads keys and values from the query, and answers with what f says of
-// them.
-func answerChanges(w http.ResponseWriter, r *http.Request, f func(changes map[string]string) (any, error)) {
+// them. Where save is not nil, save=true sets it: no setting has that name.
+func answerChanges(w http.ResponseWriter, r *http.Request, save *bool, f func(changes map[string]string) (any, error)) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	changes := make(map[string]string, len(query))
 	for key, values := range query {
 		if len(values) != 1 {
 			err = fmt.Errorf("%s stands twice", key)
 		}
-		changes[key] = values[0]
+		if key != "save" || save == nil {
+			changes[key] = values[0]
+		} else if *save = values[0] == "true"; !*save && values[0] != "false" {
+			err = errors.New("save is neither true nor false")
+		}
 	}
 	if err != nil || len(changes) == 0 {
-		(&refusal{http.StatusBadRequest, "bad_query", "write POST /v1/tune?KEY=VALUE, such as upstreams.openai.retry.budget=0.1; an empty value takes the file's back"}).write(w)
+		(&refusal{http.StatusBadRequest, "bad_query", "write POST /v1/tune?KEY=VALUE, such as upstreams.openai.retry.budget=0.1; an empty value takes the file's back, and save=true writes the others into it"}).write(w)
 		return
 	}
 	what, err := f(changes)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/warmwire/warmwire/internal/admin"
+	"github.com/warmwire/warmwire/internal/config"
 )
 
 // patch changes the configuration of a running Warmwire.
@@ -211,6 +213,57 @@ func TestPatchThatCannotBeWritten(t *testing.T) {
 	r.full = false
 	if status, body, _ := r.patch("?save=true", `{"log": {"level": "debug"}}`, http.Header{"If-Match": {tag}}); status != http.StatusOK {
 		t.Errorf("with room again: %d %s", status, body)
+	}
+}
+
+// TestTunesAreSaved has callers save at once: what each was told is saved is in the file and
+// in force, and stands there alone. What cannot be written changes nothing.
+func TestTunesAreSaved(t *testing.T) {
+	api, _ := answering(t, okAnswer)
+	r := start(t, api, "# of mine\n")
+	if status, body := r.post("/v1/tune?upstreams.up.retry.budget=0.1&limits.memory=99MiB"); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	settings := map[string]string{"upstreams.up.retry.budget": "0.15", "upstreams.up.timeouts.idle": "55m", "upstreams.up.pool.max_streams": "7", "drain.wait": "1s"}
+	var all sync.WaitGroup
+	for key, value := range settings {
+		all.Go(func() {
+			if status, body := r.post("/v1/tune?save=true&" + key + "=" + value); status != http.StatusOK || !strings.Contains(body, `"saved": "`+r.file+`"`) {
+				t.Errorf("%s: %d %s", key, status, body)
+			}
+		})
+	}
+	all.Wait()
+	text, _ := os.ReadFile(r.file)
+	fresh, _, err := config.Load(r.file, os.LookupEnv)
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	var st struct{ Values, Tuned map[string]string }
+	if err := json.Unmarshal([]byte(r.get("/v1/settings")), &st); err != nil {
+		t.Fatal(err)
+	}
+	for key, value := range settings {
+		if st.Values[key] != value || fresh.Values()[key] != value {
+			t.Errorf("%s is %q, and %q in the file", key, st.Values[key], fresh.Values()[key])
+		}
+	}
+	if !maps.Equal(st.Tuned, map[string]string{"limits.memory": "99MiB"}) || !strings.Contains(string(text), "# of mine") || strings.Contains(string(text), "99MiB") {
+		t.Errorf("tuned %v, saved as\n%s", st.Tuned, text)
+	}
+	before := r.get("/v1/settings")
+	r.full = true
+	if status, body := r.post("/v1/tune?save=true&drain.wait=3s"); status != http.StatusUnprocessableEntity || !strings.Contains(body, "no space left on device") {
+		t.Errorf("%d %s", status, body)
+	}
+	r.full = false
+	for change, reason := range map[string]string{"drain.wait=": "nothing to save", "listen.address=127.0.0.1:1": "cannot be changed while Warmwire runs", "drain.wait=3s&upstreams.none.resume=true": "no upstream"} {
+		if status, body := r.post("/v1/tune?save=true&" + change); status != http.StatusUnprocessableEntity || !strings.Contains(body, reason) {
+			t.Errorf("%s: %d %s", change, status, body)
+		}
+	}
+	if now, _ := os.ReadFile(r.file); r.get("/v1/settings") != before || string(now) != string(text) {
+		t.Errorf("something has changed: %s\n%s", r.get("/v1/settings"), now)
 	}
 }
 

@@ -201,7 +201,7 @@ func (s *Sidecar) buildAdmin(cfg *config.Config) error {
 	ac.Upgrade = s.opt.Upgrade
 	ac.Configuration = s.configuration
 	if s.opt.Load != nil {
-		ac.Reload, ac.Tune, ac.Patch = s.Reload, s.Tune, s.Patch
+		ac.Reload, ac.Tune, ac.TuneAndSave, ac.Patch = s.Reload, s.Tune, s.TuneAndSave, s.Patch
 		ac.Settings, ac.Preview = func() any { return s.settings() }, func(changes map[string]string) (any, error) { return s.preview(changes) }
 	}
 	if cfg.Admin.TokenFile != "none" {

@@ -82,7 +82,8 @@ func calls() []call {
 		{method: "post", path: "/v1/tune", summary: "Changes settings until the next start (docs/configuration.md); an empty value takes the file's back. All or nothing.", answer: struct {
 			Status  string            `json:"status"`
 			Changes map[string]string `json:"changes"`
-		}{}, errors: []string{"400", "422", "501"}, query: map[string]string{"*": "a key and its value, such as upstreams.openai.retry.budget=0.1"}},
+			Saved   string            `json:"saved,omitempty"` // the file
+		}{}, errors: []string{"400", "422", "501"}, query: map[string]string{"*": "a key and its value, such as upstreams.openai.retry.budget=0.1", "save": "true: write them into the file too, whose comments stay"}},
 		{method: "post", path: "/v1/tune/preview", summary: "What /v1/tune would change and touch. Changes nothing.", answer: answers["/v1/tune/preview"], errors: []string{"400", "422", "501"},
 			query: map[string]string{"*": "as for /v1/tune"}},
 		{method: "post", path: "/v1/upgrade", summary: "Starts the program that is on disk now and hands over to it. If that does not come up, the running one stays.", answer: done, errors: []string{"409", "501"}},
@@ -276,9 +277,9 @@ func TestOpenAPI(t *testing.T) {
 		} else {
 			query := ""
 			for name := range c.query {
-				query = "?" + strings.Replace(name, "*", "upstreams.up.retry.budget=0.1", 1)
+				query += "&" + strings.NewReplacer("*", "upstreams.up.retry.budget=0.1", "save", "save=true").Replace(name)
 			}
-			status, body = r.post(c.path + query)
+			status, body = r.post(c.path + "?" + strings.TrimPrefix(query, "&"))
 		}
 		code := "200"
 		if c.status != "" {

@@ -34,12 +34,15 @@ func (s *Sidecar) configuration() (any, string) {
 
 func (s *Sidecar) tag(c *config.Config) string { return `"` + c.Tag(s.tagKey) + `"` }
 
+// An editing makes another text of the file's, or finds that it cannot.
+type editing = func(text []byte, getenv config.Env) ([]byte, error)
+
 // A plan is a patch that was found good.
 type plan struct {
 	next    *config.Config
 	over    config.Over // that makes next of the file as it is
 	settled config.Over // that makes next of the file as it will be
-	toFile  config.Patch
+	edit    editing     // of the file
 	status  patchStatus
 }
 
@@ -63,7 +66,7 @@ func (s *Sidecar) Patch(req admin.ConfigPatch) (any, string, error) {
 		p.status.Status, p.status.Saved, p.status.ETag = "dry_run", false, s.tag(p.next)
 		return p.status, s.tag(s.cfg), nil
 	}
-	if err := s.carryOut(p, req); err != nil {
+	if err := s.carryOut(p, req.Save); err != nil {
 		return nil, "", err
 	}
 	p.status.ETag = s.tag(s.cfg)
@@ -92,8 +95,11 @@ func (s *Sidecar) plan(patch config.Patch, req admin.ConfigPatch) (p plan, err e
 	}
 	p.settled = p.over
 	if req.Save {
-		p.toFile = patch.Unlike(file).Unmasked()
-		p.settled = p.over.Without(append(changes.Paths(), p.toFile.Paths()...))
+		toFile := patch.Unlike(file).Unmasked()
+		p.settled = p.over.Without(append(changes.Paths(), toFile.Paths()...))
+		p.edit = func(text []byte, getenv config.Env) ([]byte, error) {
+			return config.EditPatch(text, toFile, getenv, p.settled, p.next)
+		}
 		if err := s.write(p, false); err != nil {
 			return p, fmt.Errorf("it cannot be saved, and nothing has changed: %w", err)
 		}
@@ -146,13 +152,13 @@ func (s *Sidecar) noVariables(keys []string) error {
 	return fmt.Errorf("%s: ${NAME} is not taken from beyond loopback: write the value out", strings.Join(keys, ", "))
 }
 
-// write puts the plan's patch into the file, or only finds out whether it can be.
+// write puts what is planned into the file, or only finds out whether it can be.
 func (s *Sidecar) write(p plan, really bool) error {
 	if s.opt.EditFile == nil {
 		return errors.New("there is no configuration file: write one with `warmwire config default`, and start with it")
 	}
 	return s.opt.EditFile(func(text []byte, getenv config.Env) ([]byte, error) {
-		out, err := config.EditPatch(text, p.toFile, getenv, p.settled, p.next)
+		out, err := p.edit(text, getenv)
 		if err != nil || !really {
 			return nil, err
 		}
@@ -162,18 +168,50 @@ func (s *Sidecar) write(p plan, really bool) error {
 
 // carryOut applies the plan first, since that may fail, then writes the file, and has then
 // only the rest stand over it.
-func (s *Sidecar) carryOut(p plan, req admin.ConfigPatch) error {
+func (s *Sidecar) carryOut(p plan, save bool) error {
 	before := s.over
 	if err := s.reloadLocked(p.over); err != nil {
 		return err
 	}
-	if !req.Save {
+	if !save {
 		return nil
 	}
 	if err := s.write(p, true); err != nil {
 		return errors.Join(fmt.Errorf("it cannot be saved, and what was in force is again: %w", err), s.reloadLocked(before))
 	}
 	return s.reloadLocked(p.settled)
+}
+
+// TuneAndSave is [Sidecar.Tune] that writes the values into the file too, as they are given,
+// and returns its name: all of it or nothing, in turn with every other change.
+func (s *Sidecar) TuneAndSave(changes map[string]string) (file string, err error) {
+	if err := s.mayTune(changes); err != nil {
+		return "", err
+	}
+	back := make(map[string]string, len(changes))
+	for _, key := range slices.Sorted(maps.Keys(changes)) {
+		if changes[key] == "" {
+			return "", fmt.Errorf("%s: has nothing to save: the file's value is in the file", key)
+		}
+		back[key] = ""
+	}
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	p := plan{over: s.over.Tune(changes), settled: s.over.Tune(back)}
+	if p.next, _, err = s.opt.Load(p.over); err != nil {
+		return "", err
+	}
+	p.edit = func(text []byte, getenv config.Env) ([]byte, error) {
+		text, err := config.Edit(text, changes, getenv)
+		if err != nil {
+			return nil, err
+		}
+		return config.EditPatch(text, config.Patch{}, getenv, p.settled, p.next) // only looks
+	}
+	if err := s.write(p, false); err != nil {
+		return "", fmt.Errorf("it cannot be saved: %w", err)
+	}
+	return s.opt.File, s.carryOut(p, true)
 }
 
 func (s *Sidecar) patchStatus(next *config.Config) patchStatus {

@@ -76,7 +76,7 @@ func startIn(t testing.TB, state, upstream, more string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.s, err = sidecar.New(cfg, sidecar.Options{Version: "test", LogTo: r.log, Load: load, EditFile: r.edit, Upgrade: func(context.Context) error { return nil }})
+	r.s, err = sidecar.New(cfg, sidecar.Options{Version: "test", LogTo: r.log, Load: load, EditFile: r.edit, File: r.file, Upgrade: func(context.Context) error { return nil }})
 	if err != nil {
 		t.Fatal(err)
 	}

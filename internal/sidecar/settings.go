@@ -14,6 +14,7 @@ type settingsStatus struct {
 	Settings []config.Setting  `json:"settings"`
 	Values   map[string]string `json:"values"` // by full path
 	Tuned    map[string]string `json:"tuned"`  // those that stand over the file's
+	File     string            `json:"file"`   // that a save changes; "" = none
 }
 
 func (s *Sidecar) settings() settingsStatus {
@@ -22,7 +23,7 @@ func (s *Sidecar) settings() settingsStatus {
 	if tuned == nil {
 		tuned = map[string]string{}
 	}
-	return settingsStatus{config.Settings(), now.Values(), tuned}
+	return settingsStatus{config.Settings(), now.Values(), tuned, s.opt.File}
 }
 
 // A previewStatus is what a tune would do.
