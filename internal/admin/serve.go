@@ -22,7 +22,7 @@ GET  /v1/requests/slowest  of the last hour, ?by=duration, first_token or late: 
 GET  /v1/requests/interrupted  the last that broke off
 GET  /v1/flights  connections to upstreams; ?id=NUMBER: what happened on one lately
 GET  /v1/settings what POST /v1/tune takes, and the values in force
-GET  /v1/config   the configuration in force, secrets masked, with an ETag
+GET  /v1/config   the configuration, secrets masked, with an ETag; "restart" in /v1/status: what of it waits for a start
 PATCH /v1/config  JSON Merge Patch of it; ?dry_run=true, ?save=true, ?replace=true
 GET  /v1/openapi.json  this list for programs (OpenAPI 3.1)
 POST /v1/dns/flush   forget what DNS said of ?name=HOST, or of all names

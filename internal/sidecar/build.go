@@ -349,7 +349,7 @@ func (s *Sidecar) reloadLocked(over config.Over) error {
 			b.transport.Retire() // those in use close when their streams end
 		}
 	}
-	for _, name := range fixedUntilRestart(s.cfg, cfg) {
+	for _, name := range fixedUntilRestart(s.first, cfg) {
 		warnings = append(warnings, name+" has changed: restart for it to take effect")
 	}
 	for _, w := range warnings {
@@ -378,7 +378,7 @@ func (s *Sidecar) reloadLocked(over config.Over) error {
 }
 
 // fixedUntilRestart names settings that changed and that a running process
-// cannot change.
+// cannot change: against [Sidecar.first], those that are not in force.
 func fixedUntilRestart(old, now *config.Config) []string {
 	var out []string
 	for name, changed := range map[string]bool{

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -265,6 +266,49 @@ func TestTunesAreSaved(t *testing.T) {
 	if now, _ := os.ReadFile(r.file); r.get("/v1/settings") != before || string(now) != string(text) {
 		t.Errorf("something has changed: %s\n%s", r.get("/v1/settings"), now)
 	}
+}
+
+// TestWhatWaitsForAStart compares with what runs, not with what was read last: each reload
+// warns until the value is back, and a patch back to it needs no start.
+func TestWhatWaitsForAStart(t *testing.T) {
+	api, _ := answering(t, okAnswer)
+	r := start(t, api, "")
+	waits := func(want ...string) {
+		t.Helper()
+		var st struct{ Restart []string }
+		if err := json.Unmarshal([]byte(r.get("/v1/status")), &st); err != nil || !slices.Equal(st.Restart, want) {
+			t.Errorf("%q wait for a start, want %q (%v)", st.Restart, want, err)
+		}
+	}
+	const warning = "limits.connections has changed: restart"
+	reload := func(more string, warnings int) {
+		t.Helper()
+		r.write(api, more)
+		if err := r.s.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(r.log.String(), warning); n != warnings {
+			t.Errorf("%d warnings, want %d", n, warnings)
+		}
+	}
+	waits()
+	real := r.at("limits", "connections")
+	reload("limits: {connections: 600}\n", 1)
+	reload("limits: {connections: 600}\n", 2)
+	waits("limits.connections")
+	// The patch of what waits for no start is not refused for what does.
+	if status, body, _ := r.patch("", `{"drain": {"wait": "1s"}}`, nil); status != http.StatusOK || !strings.Contains(body, `"restart": []`) {
+		t.Errorf("%d %s", status, body)
+	}
+	for value, restart := range map[any]string{real: `"restart": []`, 77: "limits.connections\"\n"} {
+		patch := fmt.Sprintf(`{"limits": {"connections": %v}}`, value)
+		if status, body, _ := r.patch("?dry_run=true", patch, nil); status != http.StatusOK || !strings.Contains(body, restart) {
+			t.Errorf("%s: %d %s", patch, status, body)
+		}
+	}
+	before := strings.Count(r.log.String(), warning)
+	reload("", before)
+	waits()
 }
 
 // TestConfigurationIsNotSentAgain where the reader has it (RFC 9110 §13.1.2).

@@ -63,7 +63,7 @@ func calls() []call {
 			query: map[string]string{"by": "duration, first_token or late (what the network, a hop and the app took)"}},
 		{method: "get", path: "/v1/requests/interrupted", summary: "The last requests that broke off, the newest first; 32 at most.", answer: answers["/v1/requests/interrupted"], errors: []string{"501"}},
 		{method: "get", path: "/v1/settings", summary: "What POST /v1/tune takes, and the values in force.", answer: answers["/v1/settings"], errors: []string{"501"}},
-		{method: "get", path: "/v1/config", summary: "The configuration in force as the file could have it, secrets masked; its ETag serves If-Match.", answer: map[string]any{}, errors: []string{"501"}},
+		{method: "get", path: "/v1/config", summary: "The configuration as the file could have it, secrets masked; its ETag serves If-Match. It is in force but for what takes effect at a start only and has changed since: restart in /v1/status.", answer: map[string]any{}, errors: []string{"501"}},
 		{method: "patch", path: "/v1/config", summary: "Changes the configuration by a JSON Merge Patch (RFC 7396), as if it stood in the file: all or nothing. null takes the default back; a secret that comes back masked is kept. What takes effect at a start only is refused without save. What is not saved lasts until the process ends. If-Match takes the ETag.",
 			answer: answers["/v1/config"], errors: []string{"400", "408", "412", "413", "422", "501"},
 			query: map[string]string{"dry_run": "true: only say what it would do", "save": "true: write it into the file too, whose comments stay", "replace": "true: in place of all patches before that were not saved"}},

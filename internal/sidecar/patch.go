@@ -17,7 +17,7 @@ import (
 type patchStatus struct {
 	Status string `json:"status"` // patched, unchanged or dry_run
 	previewStatus
-	Restart []string `json:"restart"` // what has changed and takes effect at the next start only
+	Restart []string `json:"restart"` // what it changes and takes effect at the next start only
 	Saved   bool     `json:"saved"`   // it is in the file
 	Until   string   `json:"until,omitempty"`
 	ETag    string   `json:"etag"`
@@ -26,7 +26,8 @@ type patchStatus struct {
 // unsavedUntil is how long a patch lasts that is not in the file, as what is tuned.
 const unsavedUntil = "this process ends: a reload and an upgrade keep it, ?save=true writes it into the file"
 
-// configuration is what is in force, and its entity tag.
+// configuration is what is in force, or will be at the next start, and its entity tag: what
+// a patch is of.
 func (s *Sidecar) configuration() (any, string) {
 	now := s.shown.Load().Config
 	return now.Tree(), s.tag(now)
@@ -217,7 +218,14 @@ func (s *Sidecar) TuneAndSave(changes map[string]string) (file string, err error
 func (s *Sidecar) patchStatus(next *config.Config) patchStatus {
 	st := patchStatus{Status: "patched", Restart: []string{}}
 	st.previewStatus = s.touched(config.Diff(s.cfg, next))
-	st.Restart = append(st.Restart, fixedUntilRestart(s.cfg, next)...)
+	// What waits for a start already is not of this patch, and what goes back to that with
+	// which the process was started needs none.
+	changed := fixedUntilRestart(s.cfg, next)
+	for _, name := range fixedUntilRestart(s.first, next) {
+		if slices.Contains(changed, name) {
+			st.Restart = append(st.Restart, name)
+		}
+	}
 	if len(st.Changes) == 0 {
 		st.Status = "unchanged"
 	}

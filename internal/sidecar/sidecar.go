@@ -101,6 +101,8 @@ type Sidecar struct {
 
 	sessionsUnsaved, idleUnsaved atomic.Bool // the last attempt failed
 
+	first *config.Config // that of the start: what takes effect at a start only is in force as here
+
 	rerouted chan struct{} // holds one token once endpoints may have changed
 
 	draining atomic.Bool
@@ -133,7 +135,7 @@ type shown struct {
 
 // New builds everything and binds the listeners; nothing runs yet.
 func New(cfg *config.Config, opt Options) (*Sidecar, error) {
-	s := &Sidecar{opt: opt, level: new(slog.LevelVar), started: time.Now(), quit: make(chan struct{}), tagKey: []byte(rand.Text()), rerouted: make(chan struct{}, 1), handedOver: make(chan struct{}), targets: new(targets)}
+	s := &Sidecar{opt: opt, level: new(slog.LevelVar), first: cfg, started: time.Now(), quit: make(chan struct{}), tagKey: []byte(rand.Text()), rerouted: make(chan struct{}, 1), handedOver: make(chan struct{}), targets: new(targets)}
 	access := s.openLog(cfg)
 	s.setLogLevel(cfg)
 	s.metrics = metrics.New(metrics.Config{Version: opt.Version})
@@ -323,7 +325,7 @@ func (s *Sidecar) begin() {
 // Run serves until ctx ends or Quit is called, drains, and returns nil; an error
 // says that a part broke. Call it once.
 func (s *Sidecar) Run(ctx context.Context) error {
-	if procs := s.shown.Load().Limits.Procs; procs > 0 {
+	if procs := s.first.Limits.Procs; procs > 0 {
 		runtime.GOMAXPROCS(min(procs, runtime.GOMAXPROCS(0))) // never above a container's quota
 	}
 	s.begin()

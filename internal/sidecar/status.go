@@ -35,7 +35,8 @@ type status struct {
 	Upstreams []upstreamStatus `json:"upstreams"`
 	Memory    memoryStatus     `json:"memory"`
 
-	Tuned map[string]string `json:"tuned,omitempty"` // values over those of the file
+	Tuned   map[string]string `json:"tuned,omitempty"`   // values over those of the file
+	Restart []string          `json:"restart,omitempty"` // settings that are not in force as GET /v1/config shows them, but will be at the next start
 
 	DNS dnsStatus `json:"dns"`
 	TLS tlsStatus `json:"tls"`
@@ -165,7 +166,7 @@ func span(d time.Duration) string {
 func (s *Sidecar) status() status {
 	st := status{
 		Version: s.opt.Version, Go: runtime.Version(), Started: s.started.UTC(), Uptime: time.Since(s.started).Round(time.Second).String(),
-		Ready: !s.draining.Load(), Draining: s.draining.Load(), Running: s.ingress.Running(), Memory: s.memoryStatus(), Tuned: s.shown.Load().over.Tuned, DNS: s.dnsStatus(), TLS: s.tlsStatus(), Intercept: s.interceptStatus(),
+		Ready: !s.draining.Load(), Draining: s.draining.Load(), Running: s.ingress.Running(), Memory: s.memoryStatus(), Tuned: s.shown.Load().over.Tuned, Restart: fixedUntilRestart(s.first, s.shown.Load().Config), DNS: s.dnsStatus(), TLS: s.tlsStatus(), Intercept: s.interceptStatus(),
 	}
 	st.Tenants, st.JWT = s.tenantStatus()
 	for _, ln := range s.listeners {
