@@ -42,6 +42,9 @@ func successor(role string) {
 	if err != nil || role == "fails" {
 		os.Exit(3)
 	}
+	if role == "leaves" {
+		os.Exit(0)
+	}
 	if role == "hangs" {
 		select {}
 	}
@@ -178,6 +181,10 @@ func TestSuccessorThatDoesNotComeUp(t *testing.T) {
 	err := activation.Succeed(t.Context(), r.command("fails"), r.passed, []byte(state))
 	if err == nil || !strings.Contains(err.Error(), "ended before it was ready: exit status 3") {
 		t.Errorf("fails: %v", err)
+	}
+	leaves := r.command("leaves")
+	if err := activation.Succeed(t.Context(), leaves, r.passed, []byte(state)); err == nil || !strings.Contains(err.Error(), "ended before it was ready: exit status 0, without a word: is "+leaves.Path) {
+		t.Errorf("leaves: %v", err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	late := errors.New("enough")

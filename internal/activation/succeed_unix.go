@@ -83,7 +83,11 @@ func Succeed(ctx context.Context, cmd *exec.Cmd, passed []Passed, state []byte) 
 		if ctx.Err() != nil {
 			return fmt.Errorf("the successor was not ready in time: %w", context.Cause(ctx))
 		}
-		return fmt.Errorf("the successor ended before it was ready: %w", errors.Join(wait, notEOF(err)))
+		why := errors.Join(wait, notEOF(err))
+		if why == nil { // as a script does that was put in the program's place
+			why = errors.New("exit status 0, without a word: is " + cmd.Path + " a Warmwire?")
+		}
+		return fmt.Errorf("the successor ended before it was ready: %w", why)
 	}
 	return nil
 }
