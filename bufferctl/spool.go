@@ -35,6 +35,9 @@ type SpoolConfig struct {
 	// nothing else makes room for a reader that waits.
 	Keep   int64
 	Budget *Budget // charged for Memory; nil = no bound but Memory
+	// OnFault is told why a write to the file failed, at most once a second. It must not
+	// block and not use the Spool; nil = nobody is.
+	OnFault func(error)
 }
 
 // WithDefaults returns c with its zero fields set to their defaults.
@@ -68,6 +71,7 @@ func (c SpoolConfig) Validate() error {
 type Spool struct {
 	memory, keep int64
 	budget       *Budget
+	onFault      func(error)
 	pool         *sync.Pool // of *chunk
 	disk         *spoolFile // nil without a file
 
@@ -148,7 +152,7 @@ func NewSpool(cfg SpoolConfig) (*Spool, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Spool{memory: cfg.Memory, keep: cfg.Keep, budget: cfg.Budget, slots: slots{most: int(cfg.File / chunkSize)}}
+	s := &Spool{memory: cfg.Memory, keep: cfg.Keep, budget: cfg.Budget, onFault: cfg.OnFault, slots: slots{most: int(cfg.File / chunkSize)}}
 	s.moved.L = &s.mu
 	if s.pool = new(sync.Pool); s.budget != nil {
 		s.pool = &s.budget.chunks

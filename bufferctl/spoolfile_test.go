@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -170,7 +171,12 @@ func TestDiskThatChangesBytes(t *testing.T) {
 func TestFullDiskPausesTheWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(t, Config{Limit: 1 << 20})
-		s := newSpool(t, SpoolConfig{Memory: 64 * kib, File: 1 << 20, Budget: b})
+		var faults atomic.Int32
+		s := newSpool(t, SpoolConfig{Memory: 64 * kib, File: 1 << 20, Budget: b, OnFault: func(err error) {
+			if faults.Add(1); !errors.Is(err, errDisk) {
+				t.Errorf("told of %v", err)
+			}
+		}})
 		file := withFile(s)
 		mustWrite(t, s, 200*kib)
 		file.set(func(f *memoryFile) { f.full = true })
@@ -181,6 +187,9 @@ func TestFullDiskPausesTheWriter(t *testing.T) {
 		stats, tried := s.Stats(), file.writes
 		if !errors.Is(stats.FileErr, errDisk) || !stats.Paused.Equal(start) || stats.Written >= 500*kib {
 			t.Errorf("stats %+v", stats)
+		}
+		if n := faults.Load(); n != 10 { // one a second
+			t.Errorf("told %d times", n)
 		}
 		r := mustReader(t, s, 0)
 		mustRead(t, r, 230*kib) // half of it while the disk is full

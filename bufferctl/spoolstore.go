@@ -2,7 +2,11 @@
 
 package bufferctl
 
-import "time"
+import (
+	"errors"
+	"os"
+	"time"
+)
 
 // This file moves blocks between memory and the file, and lets go of them.
 
@@ -62,6 +66,9 @@ func (s *Spool) storeLocked(v *block, slot int) *chunk {
 	s.stores++
 	s.mu.Unlock()
 	err := s.disk.write(slot, v.start, v.buf)
+	if err != nil && s.onFault != nil && !errors.Is(err, os.ErrClosed) { // closed meanwhile: no fault
+		s.onFault(err)
+	}
 	s.mu.Lock()
 	v.busy = false
 	s.moved.Broadcast()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -158,4 +159,33 @@ func TestMemoryFollowsAReload(t *testing.T) {
 		t.Fatalf("%d %s", status, body)
 	}
 	r.metric(fmt.Sprintf("warmwire_buffer_limit_bytes %g", float64(8<<20)))
+}
+
+// TestAFullSpoolDirIsTold takes the folder away below answers that need it: once it says so,
+// however many ask again each second, and they go on.
+func TestAFullSpoolDirIsTold(t *testing.T) {
+	addr, _ := endless(t)
+	dir := t.TempDir() + "/spool"
+	r := start(t, addr, "spool_dir: "+dir+"\nupstreams:\n  up: {url: 'http://UPSTREAM', buffer: {policy: spool, stall_timeout: 60s}}\n")
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	var apps []*testenv.Raw
+	for range 3 {
+		app := r.dialNarrow()
+		app.Send("GET /up/x HTTP/1.1\nHost: localhost\n\n")
+		app.Head()
+		apps = append(apps, app)
+	}
+	const told = "spool_dir takes nothing"
+	eventually(t, "it is told", func() bool { return strings.Contains(r.log.String(), told) })
+	<-time.NewTimer(1500 * time.Millisecond).C // each has asked again
+	if n := strings.Count(r.log.String(), told); n != 1 || !strings.Contains(r.log.String(), "level=WARN msg=\""+told) {
+		t.Errorf("told %d times: %s", n, r.log)
+	}
+	for _, app := range apps {
+		if _, err := io.CopyN(io.Discard, app.In, 256<<10); err != nil {
+			t.Errorf("an answer was cut: %v", err)
+		}
+	}
 }

@@ -81,7 +81,18 @@ func makeSpoolDir(cfg *config.Config) error {
 
 func (s *Sidecar) spoolOf(cfg *config.Config, u config.Upstream, limit int64) bufferctl.SpoolConfig {
 	memory := min(int64(u.Buffer.StreamLimit), limit)
-	return bufferctl.SpoolConfig{Memory: memory, File: limit - memory, Dir: cfg.SpoolDir, Budget: s.memory}
+	return bufferctl.SpoolConfig{Memory: memory, File: limit - memory, Dir: cfg.SpoolDir, Budget: s.memory, OnFault: func(err error) { s.spoolFault(cfg.SpoolDir, err) }}
+}
+
+// spoolFaultEvery limits how often a disk that takes nothing is logged; each answer asks it
+// again each second.
+const spoolFaultEvery = time.Minute
+
+func (s *Sidecar) spoolFault(dir string, err error) {
+	now := time.Now().UnixNano()
+	if last := s.spoolTold.Load(); now-last > int64(spoolFaultEvery) && s.spoolTold.CompareAndSwap(last, now) {
+		s.log.Warn("spool_dir takes nothing: answers have memory only, and their upstreams wait sooner for slow apps", "folder", dir, "error", err.Error())
+	}
 }
 
 // admit makes room for a request.

@@ -103,6 +103,8 @@ type Sidecar struct {
 
 	first *config.Config // that of the start: what takes effect at a start only is in force as here
 
+	spoolTold atomic.Int64 // when a full disk was logged, in Unix nanoseconds
+
 	rerouted chan struct{} // holds one token once endpoints may have changed
 
 	draining atomic.Bool
