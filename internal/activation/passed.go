@@ -12,7 +12,7 @@ import (
 // A Passed is a socket for the successor.
 type Passed struct {
 	Socket  syscall.Conn // a *net.TCPListener, *net.UnixListener or *net.UDPConn
-	Foreign bool         // see [Sockets.Foreign]
+	Foreign bool         // its file, if it has one, is not ours to remove; see [Sockets.Foreign]
 }
 
 // ErrUnsupported says that this system does not pass sockets on.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/gorilla/websocket"
 
+	"github.com/warmwire/warmwire/internal/activation"
+	"github.com/warmwire/warmwire/internal/config"
 	"github.com/warmwire/warmwire/internal/testenv"
 )
 
@@ -383,6 +386,58 @@ func TestUnixSocket(t *testing.T) {
 		t.Error(err)
 	}
 	r.stop()
+}
+
+// TestASocketFileOfAnother is not removed: where the file of a running Warmwire was, one that
+// is started meanwhile binds its own. An upgrade amid it passes the socket on as one whose
+// file stays.
+func TestASocketFileOfAnother(t *testing.T) {
+	addr, _ := answering(t, okAnswer)
+	dir := t.TempDir()
+	more := "listen: {address: 'unix:" + dir + "/w'}\nadmin: {address: 'unix:" + dir + "/a'}\n"
+	files := []string{dir + "/w", dir + "/a"}
+	first := start(t, addr, more)
+	passes := func(r *rig) (foreign int) {
+		stay := errors.New("not now")
+		if err := r.s.HandOver(func(passed []activation.Passed, _ config.Over) error {
+			for _, p := range passed {
+				if p.Foreign {
+					foreign++
+				}
+			}
+			return stay
+		}); !errors.Is(err, stay) {
+			t.Error(err)
+		}
+		return foreign
+	}
+	if n := passes(first); n != 0 {
+		t.Errorf("%d sockets are passed on as another's", n)
+	}
+	for _, file := range files {
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second := start(t, addr, more)
+	if n := passes(first); n != len(files) {
+		t.Errorf("%d sockets without a file are passed on as such, want %d", n, len(files))
+	}
+	first.stop()
+	for _, file := range files {
+		c, err := net.Dial("unix", file)
+		if err != nil {
+			t.Errorf("the second one cannot be reached: %v", err)
+			continue
+		}
+		_ = c.Close()
+	}
+	second.stop()
+	for _, file := range files {
+		if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s stays: %v", file, err)
+		}
+	}
 }
 
 func TestConnectionLimit(t *testing.T) {

@@ -113,7 +113,12 @@ func (s *Sidecar) sockets() ([]activation.Passed, error) {
 		if !ok {
 			return nil, errors.New("sidecar: internal error: a listener without a descriptor")
 		}
-		passed = append(passed, activation.Passed{Socket: c, Foreign: s.opt.Sockets.Foreign(sock)})
+		p := activation.Passed{Socket: c, Foreign: s.opt.Sockets.Foreign(sock)}
+		if f, ok := sock.(*socketFile); ok {
+			// What is at its path by now may be another's, which the successor could not tell.
+			p.Socket, p.Foreign = f.UnixListener, !f.there()
+		}
+		passed = append(passed, p)
 	}
 	return passed, nil
 }

@@ -9,16 +9,58 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
 
 // listen takes the socket that this process was started with, or binds one.
 func (s *Sidecar) listen(address string) (net.Listener, error) {
-	if ln := s.opt.Sockets.Listener(address); ln != nil {
-		return ln, nil
+	ln := s.opt.Sockets.Listener(address)
+	if ln == nil {
+		var err error
+		if ln, err = listen(address); err != nil {
+			return nil, err
+		}
 	}
-	return listen(address)
+	if u, ok := ln.(*net.UnixListener); ok && !s.opt.Sockets.Foreign(ln) {
+		return newSocketFile(u), nil
+	}
+	return ln, nil
+}
+
+// A socketFile is a Unix socket whose file goes with it, if that still is this socket's:
+// where it was removed, another process may have bound its own there, and is reached by it.
+type socketFile struct {
+	*net.UnixListener
+	bound fs.FileInfo // the file; nil = it could not be looked at
+	once  sync.Once
+}
+
+// newSocketFile looks at the file, which has just been bound or taken over. Its number is
+// given to no other file while the socket is open.
+func newSocketFile(ln *net.UnixListener) *socketFile {
+	bound, _ := os.Lstat(ln.Addr().String())
+	return &socketFile{UnixListener: ln, bound: bound}
+}
+
+// there says whether apps still reach the socket by its file.
+func (f *socketFile) there() bool {
+	if f.bound == nil {
+		return true
+	}
+	now, err := os.Lstat(f.Addr().String())
+	return err == nil && os.SameFile(f.bound, now)
+}
+
+// Close may be called at the same time by who serves and who stops.
+func (f *socketFile) Close() error {
+	f.once.Do(func() {
+		if !f.there() {
+			f.SetUnlinkOnClose(false)
+		}
+	})
+	return f.UnixListener.Close()
 }
 
 // listen binds host:port or unix:/path. A socket file that nobody listens on any
