@@ -50,7 +50,7 @@ func runCommand(path *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			edit := func(change editing) error { return editFile(configPath(*path), change) }
+			edit := func(change config.Editing) error { return editFile(configPath(*path), change) }
 			file := configPath(*path)
 			if file == "" {
 				edit = nil

@@ -54,7 +54,7 @@ func tuneCommand(path *string) *cobra.Command {
 				changes.Set(key, value)
 			}
 			if save {
-				if err := checkFile(cmd.Context(), cfg, cmp.Or(*path, os.Getenv("WARMWIRE_CONFIG"))); err != nil {
+				if err := checkFile(cmd.Context(), cfg, cmp.Or(*path, os.Getenv(config.FileVariable))); err != nil {
 					return fmt.Errorf("tune: --save: %w", err)
 				}
 			}
@@ -85,12 +85,9 @@ func checkFile(ctx context.Context, cfg *config.Config, named string) error {
 	return nil
 }
 
-// An editing makes another text of a file's; nil leaves it as it is.
-type editing = func(text []byte, getenv config.Env) ([]byte, error)
-
 // editFile changes a configuration file, whole or not at all, and keeps its mode and
 // owner. Where path is a link, what it points to is changed.
-func editFile(path string, change editing) error {
+func editFile(path string, change config.Editing) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return err

@@ -15,6 +15,10 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
+// An Editing makes another text of a file's, or finds that it cannot; nil leaves the file
+// as it is.
+type Editing = func(text []byte, getenv Env) ([]byte, error)
+
 // errByHand says that a file is written in a way that Edit does not change.
 var errByHand = errors.New("the file must be edited by hand")
 

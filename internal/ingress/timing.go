@@ -216,13 +216,12 @@ func (sw *stopwatch) evidence() (attribution.Evidence, bool) {
 // token costs it two stores under a lock and no timer work: its one timer looks at
 // the time of the last byte when it fires, and sets itself again.
 type watchdog struct {
-	mu      sync.Mutex // guards all following fields
-	cancel  func(error)
-	timers  []*time.Timer
-	stopped bool
-	timer   *time.Timer // of the two limits below
-	due     time.Time   // when that was to fire
-	thawed  bool        // it has had its thaw, and nothing has come since
+	mu     sync.Mutex // guards all following fields
+	cancel func(error)
+	timers []*time.Timer // nil: there is none, or no more
+	timer  *time.Timer   // of the two limits below
+	due    time.Time     // when that was to fire
+	thawed bool          // it has had its thaw, and nothing has come since
 
 	idleLimit  time.Duration // of the upstream's silence
 	stallLimit time.Duration // of an app that takes nothing
@@ -263,7 +262,7 @@ func (d *watchdog) after(limit time.Duration, cause error) {
 		defer d.mu.Unlock()
 		now := time.Now()
 		switch t := d.timers[i]; {
-		case d.stopped || t == nil:
+		case t == nil: // it was stopped as it fired
 		case now.Sub(due) > frozen && !thawed:
 			thawed = true
 			t.Reset(min(limit, thaw))
@@ -277,9 +276,13 @@ func (d *watchdog) after(limit time.Duration, cause error) {
 func (d *watchdog) firstToken() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if t := d.timers[1]; t != nil {
+	d.endLocked(1)
+}
+
+func (d *watchdog) endLocked(i int) {
+	if t := d.timers[i]; t != nil {
 		t.Stop()
-		d.timers[1] = nil
+		d.timers[i] = nil
 	}
 }
 
@@ -366,11 +369,8 @@ func (d *watchdog) serving() (since time.Time) {
 func (d *watchdog) stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.stopped = true
-	for _, t := range d.timers {
-		if t != nil {
-			t.Stop()
-		}
+	for i := range d.timers {
+		d.endLocked(i)
 	}
 	if d.timer != nil {
 		d.timer.Stop()

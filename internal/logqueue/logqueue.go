@@ -29,7 +29,7 @@ var ErrStuck = errors.New("the log was not taken in time: is its reader stuck?")
 // order. When it is full, lines are dropped whole, and a line says how many as
 // soon as the reader goes on. All methods are safe for concurrent use.
 type Queue struct {
-	direct  *direct
+	direct  io.Writer                   // takes one write at a time
 	notes   atomic.Pointer[slog.Logger] // writes to direct; nil: nobody is told of lost lines
 	dropped atomic.Uint64
 	ready   chan struct{} // holds one token
@@ -41,22 +41,24 @@ type Queue struct {
 	closed bool
 }
 
-// direct is the writer, one call at a time.
-type direct struct {
+// OneAtATime keeps the writes of several to w from mixing.
+func OneAtATime(w io.Writer) io.Writer { return &lockedWriter{w: w} }
+
+type lockedWriter struct {
 	mu sync.Mutex // held for one write
 	w  io.Writer
 }
 
 // Write implements [io.Writer].
-func (d *direct) Write(p []byte) (int, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.w.Write(p)
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
 }
 
 // New returns a Queue before w. Close ends it.
 func New(w io.Writer) *Queue {
-	q := &Queue{direct: &direct{w: w}, ready: make(chan struct{}, 1), done: make(chan struct{})}
+	q := &Queue{direct: OneAtATime(w), ready: make(chan struct{}, 1), done: make(chan struct{})}
 	go q.run() // ended by Close, at the latest when the write that hangs returns
 	return q
 }

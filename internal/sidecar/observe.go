@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/warmwire/warmwire/internal/ingress"
 	"github.com/warmwire/warmwire/internal/ingress/http1"
 	"github.com/warmwire/warmwire/internal/ingress/peer"
+	"github.com/warmwire/warmwire/internal/logqueue"
 	"github.com/warmwire/warmwire/internal/metrics"
 )
 
@@ -29,7 +29,10 @@ func (s *Sidecar) openLog(cfg *config.Config) (access io.Writer) {
 		q.Note(slog.New(newLogHandler(q.Direct(), cfg, s.level)))
 		return q.Direct()
 	}
-	w := oneAtATime(s.opt.LogTo)
+	w := io.Discard
+	if s.opt.LogTo != nil {
+		w = logqueue.OneAtATime(s.opt.LogTo)
+	}
 	s.log = slog.New(newLogHandler(w, cfg, s.level))
 	return w
 }
@@ -41,25 +44,6 @@ func newLogHandler(w io.Writer, cfg *config.Config, level *slog.LevelVar) slog.H
 		return slog.NewJSONHandler(w, ho)
 	}
 	return slog.NewTextHandler(w, ho)
-}
-
-// oneAtATime keeps the writes of several from mixing; nil is nowhere.
-func oneAtATime(w io.Writer) io.Writer {
-	if w == nil {
-		return io.Discard
-	}
-	return &lockedWriter{w: w}
-}
-
-type lockedWriter struct {
-	mu sync.Mutex // held for one write
-	w  io.Writer
-}
-
-func (l *lockedWriter) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
 }
 
 // accessConfig is what the configuration says about the access log.

@@ -35,15 +35,12 @@ func (s *Sidecar) configuration() (any, string) {
 
 func (s *Sidecar) tag(c *config.Config) string { return `"` + c.Tag(s.tagKey) + `"` }
 
-// An editing makes another text of the file's, or finds that it cannot.
-type editing = func(text []byte, getenv config.Env) ([]byte, error)
-
 // A plan is a patch that was found good.
 type plan struct {
 	next    *config.Config
-	over    config.Over // that makes next of the file as it is
-	settled config.Over // that makes next of the file as it will be
-	edit    editing     // of the file
+	over    config.Over    // that makes next of the file as it is
+	settled config.Over    // that makes next of the file as it will be
+	edit    config.Editing // of the file
 	status  patchStatus
 }
 

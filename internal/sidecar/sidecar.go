@@ -52,7 +52,7 @@ type Options struct {
 	Over config.Over
 	// EditFile changes the text of the file to what change makes of it, whole or not at
 	// all; nil from change leaves it as it is. nil = there is no file to write.
-	EditFile func(change func(text []byte, getenv config.Env) ([]byte, error)) error
+	EditFile func(change config.Editing) error
 	File     string // its name, for people and for the command line; "" = there is none
 	// Sockets are those that the process was started with; nil = none. Those that New
 	// does not need are closed.

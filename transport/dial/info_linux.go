@@ -14,15 +14,8 @@ import (
 // is false where there is none, as for a connection that is not TCP, or closed. A
 // wrapped connection is found by NetConn.
 func ReadInfo(c net.Conn) (info Info, ok bool) {
-	raw, ok := rawOf(c)
-	if !ok {
-		return Info{}, false
-	}
-	var ti *unix.TCPInfo
-	var err error
-	if cerr := raw.Control(func(fd uintptr) {
-		ti, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-	}); cerr != nil || err != nil {
+	ti, err := tcpInfo(c)
+	if err != nil {
 		return Info{}, false
 	}
 	micro := func(v uint32) time.Duration { return time.Duration(v) * time.Microsecond }
@@ -37,18 +30,25 @@ func ReadInfo(c net.Conn) (info Info, ok bool) {
 // Ended asks the kernel whether the peer has ended a connection, or it was lost, even if
 // nobody has read that yet. Where the kernel cannot say, the answer is no.
 func Ended(c net.Conn) bool {
+	ti, err := tcpInfo(c)
+	if err != nil {
+		return errors.Is(err, net.ErrClosed)
+	}
+	return ti.State != unix.BPF_TCP_ESTABLISHED
+}
+
+// tcpInfo asks the kernel. Its error matches [net.ErrClosed] if we have closed c.
+func tcpInfo(c net.Conn) (ti *unix.TCPInfo, err error) {
 	raw, ok := rawOf(c)
 	if !ok {
-		return false
+		return nil, errors.ErrUnsupported
 	}
-	var ti *unix.TCPInfo
-	var err error
 	if cerr := raw.Control(func(fd uintptr) {
 		ti, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 	}); cerr != nil {
-		return errors.Is(cerr, net.ErrClosed)
+		return nil, cerr
 	}
-	return err == nil && ti.State != unix.BPF_TCP_ESTABLISHED
+	return ti, err
 }
 
 // Keepalive of a connection (RFC 9293 §3.8.4): how long it may be silent before
